@@ -1,0 +1,104 @@
+/*
+ * Collectives as data: a schedule says, for one rank, which chunks it sends, receives, reduces and copies, and what
+ * each of these waits for. Pure: no socket, clock or thread. The executor (comm), the checker, the pricer and the
+ * simulator all read the same schedule.
+ *
+ * Buffers: IN is the caller's input, OUT its result (they may be the same memory only for a broadcast), TMP scratch of
+ * `tmp_elements`. A chunk is a range of elements, the same on all ranks; an operation names a chunk and, for each side,
+ * a buffer; in IN and OUT the chunk lies at its own range, in TMP at `tmp_offset` of the operation.
+ *
+ * An operation may start when the operations in `after` have finished. SEND finishes when its source may be
+ * overwritten, RECV and RECV_REDUCE when the data has arrived and been placed or added. A SEND and its RECV meet by
+ * (source rank, destination rank, chunk, tag), which is unique in a schedule. Operations without dependencies between
+ * them may run in any order, but the executor starts those of one peer in list order.
+ *
+ * Expression trees: the order of additions is fixed by `after` alone, so that all ranks hold the same bits.
+ */
+#ifndef COLLECTIVE_SCHEDULE_H
+#define COLLECTIVE_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <inspan/status.h>
+
+typedef enum sched_collective {
+    SCHED_ALLREDUCE,      /* IN (count) -> OUT (count) on all ranks                                    */
+    SCHED_REDUCE_SCATTER, /* IN (count) -> OUT holds the own shard, at its place in a count-long buffer */
+    SCHED_ALLGATHER,      /* IN holds the own shard at its place -> OUT (count) on all ranks            */
+    SCHED_BROADCAST,      /* root's IN (count) -> OUT (count) on all ranks                              */
+    SCHED_BARRIER         /* no data: dissemination                                                     */
+} sched_collective_t;
+
+typedef enum sched_algorithm {
+    SCHED_ONE_SHOT, /* all send all to all, one hop; sum in rank order                       */
+    SCHED_DIRECT,   /* direct sharded: the owner of a chunk reduces it in rank order         */
+    SCHED_RING,     /* reduce-scatter, then all-gather around the ring; sum in ring order    */
+    SCHED_ALGORITHMS
+} sched_algorithm_t;
+
+typedef enum sched_kind {
+    SCHED_SEND,        /* src buffer -> peer                                     */
+    SCHED_RECV,        /* peer -> dst buffer                                     */
+    SCHED_RECV_REDUCE, /* dst = dst + peer's data (this order of operands)       */
+    SCHED_COPY,        /* dst = src, local                                       */
+    SCHED_REDUCE       /* dst = dst + src, local                                 */
+} sched_kind_t;
+
+typedef enum sched_buffer { SCHED_IN, SCHED_OUT, SCHED_TMP } sched_buffer_t;
+
+#define SCHED_NONE UINT32_MAX
+
+typedef struct sched_chunk {
+    uint64_t first, count; /* elements */
+    uint32_t owner;        /* rank whose shard it is; SCHED_NONE where all reduce it (one-shot) */
+} sched_chunk_t;
+
+typedef struct sched_op {
+    uint8_t kind;        /* sched_kind_t */
+    uint8_t src, dst;    /* sched_buffer_t, where the kind has one */
+    bool staged;         /* the receiver may be unable to place it at once: it needs the receiver's credit to be sent */
+    uint32_t peer;       /* SEND, RECV, RECV_REDUCE */
+    uint32_t chunk;      /* index in chunks */
+    uint32_t tag;        /* tells transfers of one chunk between the same two ranks apart */
+    uint32_t after[2];   /* indices of earlier operations of this rank, or SCHED_NONE */
+    uint64_t tmp_offset; /* elements, for a TMP side */
+} sched_op_t;
+
+typedef struct sched_request {
+    sched_collective_t collective;
+    sched_algorithm_t algorithm; /* not every pair exists: INVALID */
+    uint32_t world, rank, root;  /* world >= 1, root for broadcast */
+    uint64_t count;              /* elements, 0 allowed */
+    uint32_t element_size;       /* bytes */
+    uint64_t chunk_bytes;        /* at most this much in one chunk, > 0 */
+    const double *weights;       /* (world) share of the shards per rank, >= 0, not all 0; NULL: equal */
+} sched_request_t;
+
+typedef struct schedule {
+    sched_collective_t collective;
+    sched_algorithm_t algorithm;
+    uint32_t world, rank, root;
+    uint64_t count, tmp_elements;
+    sched_chunk_t *chunks; /* (n_chunks) the same on all ranks */
+    uint32_t n_chunks;
+    sched_op_t *ops; /* (n_ops) this rank's */
+    uint32_t n_ops;
+} schedule_t;
+
+/* Build this rank's part. INVALID, NO_MEMORY, LIMIT (more than 2^32-2 operations). The result is freed by sched_free. */
+inspan_status_t sched_build(const sched_request_t *request, schedule_t **out);
+void sched_free(schedule_t *schedule); /* NULL is fine */
+
+/*
+ * Prove a schedule right for all ranks together: symbolic execution of all parts (ranks[0..world)). Every rank that
+ * shall hold a result holds every contribution exactly once; all ranks the same expression tree per element; no
+ * deadlock; no operation outside a buffer; no unordered write and read of one range; every SEND meets one RECV.
+ * INVALID with a text that names rank, operation and chunk of the first fault.
+ */
+inspan_status_t sched_check(const schedule_t *const *ranks, uint32_t world, inspan_error_t *err);
+
+const char *sched_algorithm_name(sched_algorithm_t algorithm); /* "one-shot", "direct", "ring" */
+
+#endif
