@@ -7,7 +7,7 @@
 
 typedef enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_NONE } log_level_t;
 
-void log_set_level(log_level_t level);        /* default LOG_WARN, or $INSPAN_LOG=debug|info|warn|error */
+void log_set_level(log_level_t level);         /* default LOG_WARN, or $INSPAN_LOG=debug|info|warn|error */
 void log_set_component(const char *component); /* static string, "manager", "agent", "worker" */
 void log_write(log_level_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,6 +1,6 @@
 /*
- * Random numbers from a seed, the same on every machine: xoshiro256** (Blackman, Vigna 2018), seeded by splitmix64.
- * Never for secrets: os_random() is for these.
+ * Random numbers from a seed, the same on every machine: xoshiro256** (Blackman, Vigna 2018), seeded by
+ * splitmix64. Never for secrets: os_random() is for these.
  */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H

@@ -12,7 +12,8 @@ typedef struct unit {
 } unit_t;
 
 /* A decimal number (digits, one dot, no sign, no exponent) and one suffix of the table. */
-static inspan_status_t parse_with_units(const char *text, const unit_t *units, size_t n, double limit, double *value)
+static inspan_status_t parse_with_units(const char *text, const unit_t *units, size_t n, double limit,
+                                        double *value)
 {
     if (text == NULL || !isdigit((unsigned char)text[0])) return INSPAN_INVALID;
     char *end;
@@ -31,7 +32,7 @@ static inspan_status_t parse_with_units(const char *text, const unit_t *units, s
 
 inspan_status_t units_parse_size(const char *text, uint64_t *bytes)
 {
-    static const unit_t units[] = {{"", 1},    {"B", 1},   {"K", 1e3},  {"KB", 1e3}, {"M", 1e6},
+    static const unit_t units[] = {{"", 1},     {"B", 1},   {"K", 1e3},  {"KB", 1e3}, {"M", 1e6},
                                    {"MB", 1e6}, {"G", 1e9}, {"GB", 1e9}, {"T", 1e12}};
     double value;
     inspan_status_t status = parse_with_units(text, units, sizeof units / sizeof units[0], 9.2e18, &value);
@@ -41,7 +42,7 @@ inspan_status_t units_parse_size(const char *text, uint64_t *bytes)
 
 inspan_status_t units_parse_duration(const char *text, ns_t *duration)
 {
-    static const unit_t units[] = {{"", 1e9},  {"ns", 1},   {"us", 1e3},   {"ms", 1e6},
+    static const unit_t units[] = {{"", 1e9},  {"ns", 1},   {"us", 1e3},  {"ms", 1e6},
                                    {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}};
     double value;
     inspan_status_t status = parse_with_units(text, units, sizeof units / sizeof units[0], 9.2e18, &value);

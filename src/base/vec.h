@@ -1,6 +1,6 @@
 /*
- * The one growing array. `vec_of(int) v = {0}; VEC_PUSH(&v, 7)` gives false when out of memory; v.items[0..v.n);
- * vec_free(&v) at the end.
+ * The one growing array. `vec_of(int) v = {0}; VEC_PUSH(&v, 7)` gives false when out of memory;
+ * v.items[0..v.n); vec_free(&v) at the end.
  */
 #ifndef BASE_VEC_H
 #define BASE_VEC_H
@@ -9,10 +9,10 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#define vec_of(type)                                                                                                   \
-    struct {                                                                                                           \
-        type *items;                                                                                                   \
-        size_t n, capacity;                                                                                            \
+#define vec_of(type)                                                                                         \
+    struct {                                                                                                 \
+        type *items;                                                                                         \
+        size_t n, capacity;                                                                                  \
     }
 
 static inline bool vec_grow(void **items, size_t *capacity, size_t needed, size_t item_size)
@@ -27,9 +27,9 @@ static inline bool vec_grow(void **items, size_t *capacity, size_t needed, size_
     return true;
 }
 
-#define VEC_PUSH(v, ...)                                                                                               \
-    (vec_grow((void **)&(v)->items, &(v)->capacity, (v)->n + 1, sizeof *(v)->items)                                    \
-         ? ((v)->items[(v)->n++] = (__VA_ARGS__), true)                                                                \
+#define VEC_PUSH(v, ...)                                                                                     \
+    (vec_grow((void **)&(v)->items, &(v)->capacity, (v)->n + 1, sizeof *(v)->items)                          \
+         ? ((v)->items[(v)->n++] = (__VA_ARGS__), true)                                                      \
          : false)
 
 #define vec_free(v) (free((v)->items), (v)->items = NULL, (v)->n = (v)->capacity = 0)

@@ -88,12 +88,13 @@ inspan_status_t json_parse(const char *text, size_t bytes, json_t **value, inspa
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, bytes, &end, false);
     if (root == NULL)
-        return error_set(err, INSPAN_CORRUPT, "not JSON: fault at byte %zu of %zu", end ? (size_t)(end - text) : 0,
-                         bytes);
+        return error_set(err, INSPAN_CORRUPT, "not JSON: fault at byte %zu of %zu",
+                         end ? (size_t)(end - text) : 0, bytes);
     while (end < text + bytes && strchr(" \t\r\n", *end) != NULL && *end != '\0') end++;
     if (end < text + bytes) {
         cJSON_Delete(root);
-        return error_set(err, INSPAN_CORRUPT, "not JSON: more text at byte %zu of %zu", (size_t)(end - text), bytes);
+        return error_set(err, INSPAN_CORRUPT, "not JSON: more text at byte %zu of %zu", (size_t)(end - text),
+                         bytes);
     }
     *value = (json_t *)root;
     return INSPAN_OK;

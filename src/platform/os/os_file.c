@@ -30,7 +30,8 @@ inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *
     inspan_status_t status = INSPAN_OK;
     size_t used = 0, capacity = 4096;
     struct stat info;
-    if (fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size < cap) capacity = (size_t)info.st_size + 1;
+    if (fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size < cap)
+        capacity = (size_t)info.st_size + 1;
     char *buffer = malloc(capacity + 1);
     while (buffer != NULL) {
         ssize_t got = read(fd, buffer + used, capacity - used);
@@ -60,7 +61,8 @@ inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *
     return INSPAN_OK;
 }
 
-inspan_status_t os_file_writer_open(const char *path, mode_t mode, os_file_writer_t **out, inspan_error_t *err)
+inspan_status_t os_file_writer_open(const char *path, mode_t mode, os_file_writer_t **out,
+                                    inspan_error_t *err)
 {
     if (strlen(path) >= PATH_MAX) return error_set(err, INSPAN_INVALID, "path too long: %.100s...", path);
     os_file_writer_t *writer = calloc(1, sizeof *writer);
@@ -77,7 +79,8 @@ inspan_status_t os_file_writer_open(const char *path, mode_t mode, os_file_write
     return INSPAN_OK;
 }
 
-inspan_status_t os_file_writer_add(os_file_writer_t *writer, const void *data, size_t bytes, inspan_error_t *err)
+inspan_status_t os_file_writer_add(os_file_writer_t *writer, const void *data, size_t bytes,
+                                   inspan_error_t *err)
 {
     const char *from = data;
     while (bytes > 0) {
@@ -131,7 +134,8 @@ void os_file_writer_abandon(os_file_writer_t *writer)
     free(writer);
 }
 
-inspan_status_t os_file_write(const char *path, const void *data, size_t bytes, mode_t mode, inspan_error_t *err)
+inspan_status_t os_file_write(const char *path, const void *data, size_t bytes, mode_t mode,
+                              inspan_error_t *err)
 {
     os_file_writer_t *writer = NULL;
     inspan_status_t status = os_file_writer_open(path, mode, &writer, err);
@@ -147,7 +151,8 @@ inspan_status_t os_file_write(const char *path, const void *data, size_t bytes, 
 inspan_status_t os_mkdir_all(const char *path, mode_t mode, inspan_error_t *err)
 {
     char partial[PATH_MAX];
-    if (strlen(path) >= sizeof partial) return error_set(err, INSPAN_INVALID, "path too long: %.100s...", path);
+    if (strlen(path) >= sizeof partial)
+        return error_set(err, INSPAN_INVALID, "path too long: %.100s...", path);
     snprintf(partial, sizeof partial, "%s", path);
     for (char *at = partial + 1;; at++) {
         if (*at != '/' && *at != '\0') continue;

@@ -1,4 +1,5 @@
-/* Files: read whole under a cap, write atomically (temporary name, fsync, rename, fsync of the folder), folders. */
+/* Files: read whole under a cap, write atomically (temporary name, fsync, rename, fsync of the folder),
+ * folders. */
 #ifndef OS_FILE_H
 #define OS_FILE_H
 
@@ -8,20 +9,25 @@
 #include <inspan/status.h>
 
 /*
- * Read the file into a fresh buffer with a 0 byte after its end (*data: the caller frees; *bytes without that 0).
- * NOT_FOUND, IO (also for a folder), LIMIT (longer than cap), NO_MEMORY; the text names the path.
+ * Read the file into a fresh buffer with a 0 byte after its end (*data: the caller frees; *bytes without that
+ * 0). NOT_FOUND, IO (also for a folder), LIMIT (longer than cap), NO_MEMORY; the text names the path.
  */
 inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *bytes, inspan_error_t *err);
 
 /* Replace path by these bytes or leave it as it was. IO: the text names path and cause (disk full, ...). */
-inspan_status_t os_file_write(const char *path, const void *data, size_t bytes, mode_t mode, inspan_error_t *err);
+inspan_status_t os_file_write(const char *path, const void *data, size_t bytes, mode_t mode,
+                              inspan_error_t *err);
 
-/* The same in pieces: begin creates `path.tmp-PID`, commit renames; abandon (or a crash) leaves path as it was. */
+/* The same in pieces: begin creates `path.tmp-PID`, commit renames; abandon (or a crash) leaves path as it
+ * was. */
 typedef struct os_file_writer os_file_writer_t;
-inspan_status_t os_file_writer_open(const char *path, mode_t mode, os_file_writer_t **writer, inspan_error_t *err);
-inspan_status_t os_file_writer_add(os_file_writer_t *writer, const void *data, size_t bytes, inspan_error_t *err);
-inspan_status_t os_file_writer_commit(os_file_writer_t *writer, inspan_error_t *err); /* frees writer, ok or not */
-void os_file_writer_abandon(os_file_writer_t *writer);                               /* frees writer */
+inspan_status_t os_file_writer_open(const char *path, mode_t mode, os_file_writer_t **writer,
+                                    inspan_error_t *err);
+inspan_status_t os_file_writer_add(os_file_writer_t *writer, const void *data, size_t bytes,
+                                   inspan_error_t *err);
+inspan_status_t os_file_writer_commit(os_file_writer_t *writer,
+                                      inspan_error_t *err); /* frees writer, ok or not */
+void os_file_writer_abandon(os_file_writer_t *writer);      /* frees writer */
 
 /* mkdir -p; every folder made gets `mode`. IO. */
 inspan_status_t os_mkdir_all(const char *path, mode_t mode, inspan_error_t *err);
