@@ -1,0 +1,406 @@
+#include "platform/wire/local.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Bodies, all integers little-endian, doubles as their IEEE-754 bits (str: u16 length, then that many bytes):
+ *
+ *   HELLO    OFFSET SIZE MEANING            WELCOME  OFFSET SIZE MEANING
+ *                 0    4 magic                            0    4 magic
+ *                 4    2 major                            4    2 major
+ *                 6    2 minor                            6    2 minor
+ *                 8    4 pid                              8    8 job
+ *                12    8 incarnation                     16    8 failure timeout, ns
+ *                                                        24    4 threads
+ *   BOUND         0    2 data port                       28    2 first data port
+ *                                                        30    2 last data port
+ *                                                        32  str node
+ *
+ *   VIEW          0    8 view               TICK          0    8 step
+ *                 8    4 rank                             8    8 steps
+ *                12    4 world                           16    8 samples
+ *                16   32 job key                         24    8 loss
+ *                48    . members, each:                  32    8 validation loss
+ *                        str node                        40    8 samples per second
+ *                        str address                     48    8 compute, s
+ *                      2 port                            56    8 exposed communication, s
+ *                      8 incarnation                     64    8 input, s
+ *                                                        72    8 bytes sent
+ *   READY, STOP: empty                                   80    8 parameter hash
+ *
+ *   FAILED, DONE, LOST, BYE
+ *                 0    4 status
+ *                 4    4 cause: status
+ *                 8    4 cause: rank
+ *                12    4 cause: noticed by
+ *                16    8 cause: waited, ns
+ *                24    . str node, address, operation, cause text, text
+ */
+enum {
+    HEADER_BYTES = 8,
+    PREFIX_BYTES = 4,      /* the length field does not count itself */
+    HEAD_AFTER_PREFIX = 4, /* type and zero, which it counts */
+    VERSION_BYTES = 8,     /* magic, major, minor: the same in every version, for ever */
+    HELLO_BYTES = 20,
+    WELCOME_FIXED_BYTES = 32,
+    BOUND_BYTES = 2,
+    VIEW_FIXED_BYTES = 48,
+    MEMBER_BYTES_MAX = 2 + (INSPAN_NAME_MAX - 1) + 2 + (INSPAN_NAME_MAX - 1) + 2 + 8,
+    TICK_BYTES = 88,
+    END_FIXED_BYTES = 24,
+};
+static_assert(HEADER_BYTES == PREFIX_BYTES + HEAD_AFTER_PREFIX, "frame header");
+static_assert(HELLO_BYTES == VERSION_BYTES + 4 + 8, "HELLO");
+static_assert(WELCOME_FIXED_BYTES == VERSION_BYTES + 8 + 8 + 4 + 2 + 2, "WELCOME");
+static_assert(VIEW_FIXED_BYTES == 8 + 4 + 4 + LOCAL_KEY_BYTES, "VIEW");
+static_assert(VIEW_FIXED_BYTES + LOCAL_WORLD_MAX * MEMBER_BYTES_MAX <= LOCAL_FRAME_MAX,
+              "the largest view fits");
+static_assert(TICK_BYTES == 11 * 8, "TICK");
+static_assert(END_FIXED_BYTES + LOCAL_TEXT_MAX + 512 <= LOCAL_FRAME_MAX, "the longest end fits");
+static_assert(sizeof(double) == 8, "doubles travel as 64 bits");
+
+/* ---- Writing: a cursor that remembers an overflow
+ * ------------------------------------------------------------- */
+
+typedef struct writer {
+    uint8_t *bytes;
+    size_t size, used;
+    bool overflow;
+} writer_t;
+
+static void put_bytes(writer_t *w, const void *data, size_t n)
+{
+    if (w->overflow || n > w->size - w->used) {
+        w->overflow = true;
+        return;
+    }
+    memcpy(w->bytes + w->used, data, n);
+    w->used += n;
+}
+
+static void put_uint(writer_t *w, uint64_t value, size_t n)
+{
+    uint8_t bytes[8];
+    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(value >> (8 * i));
+    put_bytes(w, bytes, n);
+}
+
+static void put_double(writer_t *w, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put_uint(w, bits, 8);
+}
+
+/* At most size - 1 bytes of an array of `size` that should be terminated. */
+static void put_string(writer_t *w, const char *text, size_t size)
+{
+    size_t n = strnlen(text, size - 1);
+    put_uint(w, n, 2);
+    put_bytes(w, text, n);
+}
+
+static void frame_begin(writer_t *w, uint8_t *bytes, size_t size, local_frame_type_t type)
+{
+    *w = (writer_t){.bytes = bytes, .size = size};
+    put_uint(w, 0, 4); /* the length, known at the end */
+    put_uint(w, (uint64_t)type, 2);
+    put_uint(w, 0, 2);
+}
+
+static inspan_status_t frame_end(writer_t *w, size_t *used)
+{
+    if (w->overflow || w->used - PREFIX_BYTES > LOCAL_FRAME_MAX) return INSPAN_LIMIT;
+    writer_t length = {.bytes = w->bytes, .size = PREFIX_BYTES};
+    put_uint(&length, w->used - PREFIX_BYTES, 4);
+    *used = w->used;
+    return INSPAN_OK;
+}
+
+inspan_status_t local_encode_hello(const local_hello_t *hello, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_HELLO);
+    put_uint(&w, LOCAL_MAGIC, 4);
+    put_uint(&w, hello->major, 2);
+    put_uint(&w, hello->minor, 2);
+    put_uint(&w, hello->pid, 4);
+    put_uint(&w, hello->incarnation, 8);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *bytes, size_t size,
+                                     size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_WELCOME);
+    put_uint(&w, LOCAL_MAGIC, 4);
+    put_uint(&w, welcome->major, 2);
+    put_uint(&w, welcome->minor, 2);
+    put_uint(&w, welcome->job, 8);
+    put_uint(&w, (uint64_t)welcome->failure_timeout, 8);
+    put_uint(&w, welcome->threads, 4);
+    put_uint(&w, welcome->first_port, 2);
+    put_uint(&w, welcome->last_port, 2);
+    put_string(&w, welcome->node, sizeof welcome->node);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_bound(uint16_t port, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_BOUND);
+    put_uint(&w, port, 2);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size_t size, size_t *used)
+{
+    if (view->world == 0 || view->world > LOCAL_WORLD_MAX) return INSPAN_LIMIT;
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_VIEW);
+    put_uint(&w, view->view, 8);
+    put_uint(&w, view->rank, 4);
+    put_uint(&w, view->world, 4);
+    put_bytes(&w, view->key, sizeof view->key);
+    for (uint32_t i = 0; i < view->world; i++) {
+        const inspan_member_t *member = &view->members[i];
+        put_string(&w, member->node, sizeof member->node);
+        put_string(&w, member->address, sizeof member->address);
+        put_uint(&w, member->port, 2);
+        put_uint(&w, member->incarnation, 8);
+    }
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size,
+                                  size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_TICK);
+    put_uint(&w, progress->step, 8);
+    put_uint(&w, progress->steps, 8);
+    put_uint(&w, progress->samples, 8);
+    put_double(&w, progress->loss);
+    put_double(&w, progress->validation_loss);
+    put_double(&w, progress->samples_per_s);
+    put_double(&w, progress->compute_s);
+    put_double(&w, progress->exposed_comm_s);
+    put_double(&w, progress->input_s);
+    put_uint(&w, progress->bytes_sent, 8);
+    put_uint(&w, progress->param_hash, 8);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
+                                 size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, type);
+    put_uint(&w, (uint32_t)end->status, 4);
+    put_uint(&w, (uint32_t)end->cause.status, 4);
+    put_uint(&w, (uint32_t)end->cause.rank, 4);
+    put_uint(&w, (uint32_t)end->cause.noticed_by, 4);
+    put_uint(&w, (uint64_t)end->cause.waited_ns, 8);
+    put_string(&w, end->cause.node, sizeof end->cause.node);
+    put_string(&w, end->cause.address, sizeof end->cause.address);
+    put_string(&w, end->cause.operation, sizeof end->cause.operation);
+    put_string(&w, end->cause.text, sizeof end->cause.text);
+    put_string(&w, end->text, sizeof end->text);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_empty(local_frame_type_t type, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, type);
+    return frame_end(&w, used);
+}
+
+/* ---- Reading: a cursor that remembers that something was missing
+ * ---------------------------------------------- */
+
+typedef struct reader {
+    const uint8_t *bytes;
+    size_t n, at;
+    bool bad;
+} reader_t;
+
+static const uint8_t *get_bytes(reader_t *r, size_t n)
+{
+    if (r->bad || n > r->n - r->at) {
+        r->bad = true;
+        return NULL;
+    }
+    const uint8_t *from = r->bytes + r->at;
+    r->at += n;
+    return from;
+}
+
+static uint64_t get_uint(reader_t *r, size_t n)
+{
+    const uint8_t *from = get_bytes(r, n);
+    uint64_t value = 0;
+    for (size_t i = 0; from != NULL && i < n; i++) value |= (uint64_t)from[i] << (8 * i);
+    return value;
+}
+
+static double get_double(reader_t *r)
+{
+    uint64_t bits = get_uint(r, 8);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void get_string(reader_t *r, char *text, size_t size)
+{
+    size_t n = (size_t)get_uint(r, 2);
+    const uint8_t *from = n < size ? get_bytes(r, n) : NULL;
+    if (from == NULL || memchr(from, 0, n) != NULL) {
+        r->bad = true;
+        text[0] = '\0';
+        return;
+    }
+    memcpy(text, from, n);
+    text[n] = '\0';
+}
+
+/* A status that this build knows; a newer minor version's unknown one is still a failure. */
+static inspan_status_t get_status(reader_t *r)
+{
+    uint64_t value = get_uint(r, 4);
+    return value <= INSPAN_INTERNAL ? (inspan_status_t)value : INSPAN_INTERNAL;
+}
+
+static inspan_status_t finish(const reader_t *r)
+{
+    return r->bad || r->at != r->n ? INSPAN_CORRUPT : INSPAN_OK;
+}
+
+inspan_status_t local_peek(const uint8_t *bytes, size_t n, local_frame_type_t *type, const uint8_t **body,
+                           size_t *body_bytes, size_t *whole)
+{
+    reader_t r = {.bytes = bytes, .n = n};
+    if (n < PREFIX_BYTES) return INSPAN_PENDING;
+    uint64_t length = get_uint(&r, 4);
+    if (length < HEAD_AFTER_PREFIX || length > LOCAL_FRAME_MAX) return INSPAN_CORRUPT;
+    if (n < HEADER_BYTES) return INSPAN_PENDING;
+    uint64_t kind = get_uint(&r, 2);
+    uint64_t zero = get_uint(&r, 2);
+    if (kind < LOCAL_HELLO || kind > LOCAL_BYE || zero != 0) return INSPAN_CORRUPT;
+    if (n - PREFIX_BYTES < length) return INSPAN_PENDING;
+    *type = (local_frame_type_t)kind;
+    *body = bytes + HEADER_BYTES;
+    *body_bytes = (size_t)length - HEAD_AFTER_PREFIX;
+    *whole = (size_t)length + PREFIX_BYTES;
+    return INSPAN_OK;
+}
+
+/* false: not our protocol at all. Another major leaves the rest of the body unread: its layout is not known
+ * here. */
+static bool get_version(reader_t *r, uint16_t *major, uint16_t *minor)
+{
+    bool ours = get_uint(r, 4) == LOCAL_MAGIC;
+    *major = (uint16_t)get_uint(r, 2);
+    *minor = (uint16_t)get_uint(r, 2);
+    return ours && !r->bad;
+}
+
+inspan_status_t local_decode_hello(const uint8_t *body, size_t n, local_hello_t *hello)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *hello = (local_hello_t){0};
+    if (!get_version(&r, &hello->major, &hello->minor)) return INSPAN_CORRUPT;
+    if (hello->major != LOCAL_MAJOR) return INSPAN_OK;
+    hello->pid = (uint32_t)get_uint(&r, 4);
+    hello->incarnation = get_uint(&r, 8);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_welcome(const uint8_t *body, size_t n, local_welcome_t *welcome)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *welcome = (local_welcome_t){0};
+    if (!get_version(&r, &welcome->major, &welcome->minor)) return INSPAN_CORRUPT;
+    if (welcome->major != LOCAL_MAJOR) return INSPAN_OK;
+    welcome->job = get_uint(&r, 8);
+    uint64_t timeout = get_uint(&r, 8);
+    welcome->threads = (uint32_t)get_uint(&r, 4);
+    welcome->first_port = (uint16_t)get_uint(&r, 2);
+    welcome->last_port = (uint16_t)get_uint(&r, 2);
+    get_string(&r, welcome->node, sizeof welcome->node);
+    if (timeout < (uint64_t)NS_PER_S || timeout > (uint64_t)(24 * 3600 * NS_PER_S)) return INSPAN_CORRUPT;
+    if (welcome->threads == 0 || welcome->first_port > welcome->last_port) return INSPAN_CORRUPT;
+    welcome->failure_timeout = (ns_t)timeout;
+    return finish(&r);
+}
+
+inspan_status_t local_decode_bound(const uint8_t *body, size_t n, uint16_t *port)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *port = (uint16_t)get_uint(&r, 2);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_view(const uint8_t *body, size_t n, local_view_t *view)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *view = (local_view_t){0};
+    view->view = get_uint(&r, 8);
+    view->rank = (uint32_t)get_uint(&r, 4);
+    view->world = (uint32_t)get_uint(&r, 4);
+    const uint8_t *key = get_bytes(&r, sizeof view->key);
+    if (key == NULL || view->world == 0 || view->world > LOCAL_WORLD_MAX || view->rank >= view->world)
+        return INSPAN_CORRUPT;
+    memcpy(view->key, key, sizeof view->key);
+    inspan_member_t *members = calloc(view->world, sizeof *members);
+    if (members == NULL) return INSPAN_NO_MEMORY;
+    for (uint32_t i = 0; i < view->world && !r.bad; i++) {
+        get_string(&r, members[i].node, sizeof members[i].node);
+        get_string(&r, members[i].address, sizeof members[i].address);
+        members[i].port = (uint16_t)get_uint(&r, 2);
+        members[i].incarnation = get_uint(&r, 8);
+    }
+    if (finish(&r) != INSPAN_OK) {
+        free(members);
+        return INSPAN_CORRUPT;
+    }
+    view->members = members;
+    return INSPAN_OK;
+}
+
+inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress_t *progress)
+{
+    reader_t r = {.bytes = body, .n = n};
+    progress->step = get_uint(&r, 8);
+    progress->steps = get_uint(&r, 8);
+    progress->samples = get_uint(&r, 8);
+    progress->loss = get_double(&r);
+    progress->validation_loss = get_double(&r);
+    progress->samples_per_s = get_double(&r);
+    progress->compute_s = get_double(&r);
+    progress->exposed_comm_s = get_double(&r);
+    progress->input_s = get_double(&r);
+    progress->bytes_sent = get_uint(&r, 8);
+    progress->param_hash = get_uint(&r, 8);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end)
+{
+    reader_t r = {.bytes = body, .n = n};
+    end->status = get_status(&r);
+    end->cause.status = get_status(&r);
+    end->cause.rank = (int32_t)get_uint(&r, 4);
+    end->cause.noticed_by = (int32_t)get_uint(&r, 4);
+    end->cause.waited_ns = (int64_t)get_uint(&r, 8);
+    get_string(&r, end->cause.node, sizeof end->cause.node);
+    get_string(&r, end->cause.address, sizeof end->cause.address);
+    get_string(&r, end->cause.operation, sizeof end->cause.operation);
+    get_string(&r, end->cause.text, sizeof end->cause.text);
+    get_string(&r, end->text, sizeof end->text);
+    return finish(&r);
+}

@@ -1,0 +1,241 @@
+#include "platform/wire/local.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+
+static uint8_t frame[LOCAL_FRAME_MAX + 8];
+
+static const uint8_t *whole_frame(size_t used, local_frame_type_t expected, size_t *body_bytes)
+{
+    local_frame_type_t type;
+    const uint8_t *body = NULL;
+    size_t whole = 0;
+    assert_int_equal(local_peek(frame, used, &type, &body, body_bytes, &whole), INSPAN_OK);
+    assert_int_equal(type, expected);
+    assert_int_equal(whole, used);
+    return body;
+}
+
+static void test_hello_and_welcome(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    local_hello_t hello = {.major = 1, .minor = 3, .pid = 77, .incarnation = 0x1122334455667788u}, hello2;
+    assert_int_equal(local_encode_hello(&hello, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t golden[] = {
+        24, 0, 0,  0, 1, 0, 0,    0,    'I',  'S',  'P',  'N',  1,    0,
+        3,  0, 77, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11}; /* the layout is a promise */
+    assert_int_equal(used, sizeof golden);
+    assert_memory_equal(frame, golden, sizeof golden);
+    const uint8_t *body = whole_frame(used, LOCAL_HELLO, &n);
+    assert_int_equal(local_decode_hello(body, n, &hello2), INSPAN_OK);
+    assert_memory_equal(&hello, &hello2, sizeof hello);
+
+    local_welcome_t welcome = {.major = 1,
+                               .job = 9,
+                               .node = "attic",
+                               .failure_timeout = 5 * NS_PER_S,
+                               .threads = 3,
+                               .first_port = 7500,
+                               .last_port = 7599};
+    local_welcome_t welcome2;
+    assert_int_equal(local_encode_welcome(&welcome, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_WELCOME, &n);
+    assert_int_equal(local_decode_welcome(body, n, &welcome2), INSPAN_OK);
+    assert_string_equal(welcome2.node, "attic");
+    assert_int_equal(welcome2.failure_timeout, 5 * NS_PER_S);
+    assert_int_equal(welcome2.last_port, 7599);
+
+    welcome.threads = 0;
+    assert_int_equal(local_encode_welcome(&welcome, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_WELCOME, &n);
+    assert_int_equal(local_decode_welcome(body, n, &welcome2), INSPAN_CORRUPT);
+}
+
+static void test_another_major_is_readable(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    local_hello_t hello = {.major = 2, .minor = 7, .pid = 1}, found;
+    assert_int_equal(local_encode_hello(&hello, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_HELLO, &n);
+    assert_int_equal(local_decode_hello(body, 8, &found), INSPAN_OK); /* whatever follows in that version */
+    assert_int_equal(found.major, 2);
+    assert_int_equal(found.minor, 7);
+    frame[8] ^= 1;
+    assert_int_equal(local_decode_hello(body, n, &found), INSPAN_CORRUPT); /* not our magic */
+}
+
+static void test_view_of_the_largest_world(void **state)
+{
+    (void)state;
+    inspan_member_t *members = calloc(LOCAL_WORLD_MAX, sizeof *members);
+    for (int i = 0; i < LOCAL_WORLD_MAX; i++) {
+        memset(members[i].node, 'n', INSPAN_NAME_MAX - 1);
+        memset(members[i].address, '1', INSPAN_NAME_MAX - 1);
+        members[i].port = (uint16_t)(60000 + i);
+        members[i].incarnation = ~(uint64_t)i;
+    }
+    static const uint32_t worlds[] = {1, 2, 3, 5, 7, LOCAL_WORLD_MAX};
+    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
+        local_view_t view = {.view = 4, .rank = worlds[i] - 1, .world = worlds[i], .members = members}, found;
+        memset(view.key, 0xa5, sizeof view.key);
+        size_t used = 0, n = 0;
+        assert_int_equal(local_encode_view(&view, frame, sizeof frame, &used), INSPAN_OK);
+        const uint8_t *body = whole_frame(used, LOCAL_VIEW, &n);
+        assert_int_equal(local_decode_view(body, n, &found), INSPAN_OK);
+        assert_int_equal(found.rank, view.rank);
+        assert_memory_equal(found.key, view.key, sizeof view.key);
+        assert_memory_equal(found.members, members, worlds[i] * sizeof *members);
+        free(found.members);
+        assert_int_equal(local_encode_view(&view, frame, used - 1, &used), INSPAN_LIMIT);
+    }
+    local_view_t wrong = {.world = LOCAL_WORLD_MAX + 1, .members = members};
+    size_t used = 0;
+    assert_int_equal(local_encode_view(&wrong, frame, sizeof frame, &used), INSPAN_LIMIT);
+    wrong = (local_view_t){.world = 2, .rank = 2, .members = members};
+    size_t n = 0;
+    assert_int_equal(local_encode_view(&wrong, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_VIEW, &n);
+    local_view_t found;
+    assert_int_equal(local_decode_view(body, n, &found), INSPAN_CORRUPT); /* rank outside the world */
+    free(members);
+}
+
+static void test_tick_and_end(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    inspan_progress_t progress = {.step = 1,
+                                  .steps = 2,
+                                  .samples = 3,
+                                  .loss = 1.5,
+                                  .validation_loss = NAN,
+                                  .samples_per_s = 1e3,
+                                  .bytes_sent = UINT64_MAX,
+                                  .param_hash = 42},
+                      found;
+    assert_int_equal(local_encode_tick(&progress, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_TICK, &n);
+    assert_int_equal(local_decode_tick(body, n, &found), INSPAN_OK);
+    assert_memory_equal(&found, &progress, sizeof found); /* the NaN's bits too */
+
+    static local_end_t end, end2;
+    end.status = INSPAN_PEER_LOST;
+    end.cause = (inspan_cause_t){.status = INSPAN_PEER_LOST,
+                                 .rank = -1,
+                                 .noticed_by = 2,
+                                 .waited_ns = -5,
+                                 .node = "b",
+                                 .address = "[fd00::1]:7500",
+                                 .operation = "allreduce #3",
+                                 .text = "x"};
+    memset(end.text, 't', sizeof end.text - 1);
+    assert_int_equal(local_encode_end(LOCAL_FAILED, &end, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_FAILED, &n);
+    assert_int_equal(local_decode_end(body, n, &end2), INSPAN_OK);
+    assert_int_equal(end2.cause.rank, -1);
+    assert_int_equal(end2.cause.waited_ns, -5);
+    assert_string_equal(end2.cause.address, end.cause.address);
+    assert_string_equal(end2.text, end.text);
+    memset(frame + 8, 0xff, 4); /* a status of a later version is some failure, never OK */
+    assert_int_equal(local_decode_end(body, n, &end2), INSPAN_OK);
+    assert_int_equal(end2.status, INSPAN_INTERNAL);
+}
+
+static void test_peek(void **state)
+{
+    (void)state;
+    local_frame_type_t type;
+    const uint8_t *body = NULL;
+    size_t used = 0, n = 0, whole = 0;
+    assert_int_equal(local_encode_empty(LOCAL_READY, frame, sizeof frame, &used), INSPAN_OK);
+    assert_int_equal(used, 8);
+    for (size_t i = 0; i < used; i++)
+        assert_int_equal(local_peek(frame, i, &type, &body, &n, &whole), INSPAN_PENDING);
+    assert_int_equal(local_peek(frame, used, &type, &body, &n, &whole), INSPAN_OK);
+    assert_int_equal(n, 0);
+    const uint8_t bad[][8] = {
+        {3, 0, 0, 0, 5, 0, 0, 0},  /* shorter than its head */
+        {1, 0, 1, 0, 5, 0, 0, 0},  /* one above the cap */
+        {4, 0, 0, 0, 0, 0, 0, 0},  /* no such type */
+        {4, 0, 0, 0, 12, 0, 0, 0}, /* no such type */
+        {4, 0, 0, 0, 5, 1, 0, 0},  /* type above 255 */
+        {4, 0, 0, 0, 5, 0, 0, 1},  /* not zero */
+        {255, 255, 255, 255, 5, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(local_peek(bad[i], 8, &type, &body, &n, &whole), INSPAN_CORRUPT);
+}
+
+/* Any bytes whatsoever: a status, never a read outside (run under ASan: the body is an allocation of its own
+ * size). */
+static void decode_any(const uint8_t *body, size_t n)
+{
+    uint8_t *copy = malloc(n ? n : 1);
+    memcpy(copy, body, n);
+    local_hello_t hello;
+    local_welcome_t welcome;
+    local_view_t view;
+    static local_end_t end;
+    inspan_progress_t progress;
+    uint16_t port;
+    local_decode_hello(copy, n, &hello);
+    local_decode_welcome(copy, n, &welcome);
+    local_decode_bound(copy, n, &port);
+    if (local_decode_view(copy, n, &view) == INSPAN_OK) free(view.members);
+    local_decode_tick(copy, n, &progress);
+    if (local_decode_end(copy, n, &end) == INSPAN_OK) assert_true(strlen(end.text) < sizeof end.text);
+    free(copy);
+}
+
+static void test_hostile_bytes(void **state)
+{
+    (void)state;
+    rng_t rng;
+    rng_seed(&rng, 7, 1);
+    inspan_member_t members[3] = {
+        {.node = "a", .address = "10.0.0.1", .port = 1}, {.node = "b"}, {.node = "c"}};
+    local_view_t view = {.view = 1, .rank = 1, .world = 3, .members = members};
+    static local_end_t end = {.text = "text", .cause = {.node = "b", .operation = "connect"}};
+    local_welcome_t welcome = {.major = 1, .node = "a", .failure_timeout = NS_PER_S, .threads = 1};
+    for (int round = 0; round < 6000; round++) {
+        size_t used = 0;
+        if (round % 3 == 0) local_encode_view(&view, frame, sizeof frame, &used);
+        if (round % 3 == 1) local_encode_end(LOCAL_DONE, &end, frame, sizeof frame, &used);
+        if (round % 3 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
+        for (uint64_t flips = rng_below(&rng, 6); flips > 0; flips--)
+            frame[rng_below(&rng, used)] = (uint8_t)rng_next(&rng);
+        decode_any(frame + 8, rng_below(&rng, used - 8 + 1));
+        decode_any(frame + 8, used - 8);
+        local_frame_type_t type;
+        const uint8_t *body = NULL;
+        size_t n = 0, whole = 0;
+        if (local_peek(frame, used, &type, &body, &n, &whole) == INSPAN_OK) assert_true(whole <= used);
+    }
+    for (int round = 0; round < 2000; round++) {
+        size_t n = rng_below(&rng, 300);
+        for (size_t i = 0; i < n; i++) frame[i] = (uint8_t)rng_next(&rng);
+        decode_any(frame, n);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hello_and_welcome),
+        cmocka_unit_test(test_another_major_is_readable),
+        cmocka_unit_test(test_view_of_the_largest_world),
+        cmocka_unit_test(test_tick_and_end),
+        cmocka_unit_test(test_peek),
+        cmocka_unit_test(test_hostile_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
