@@ -1,0 +1,241 @@
+#include "core/sched/sched.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+
+#define GB 1000000000ull
+
+static sched_node_t node(const char *name, uint64_t memory, double cores)
+{
+    return (sched_node_t){
+        .name = name, .machine = name, .memory_bytes = memory, .cores = cores, .ready = true};
+}
+
+static sched_job_t job(uint64_t id, uint32_t min, uint32_t max, uint64_t memory)
+{
+    return (sched_job_t){.id = id, .min_nodes = min, .max_nodes = max, .memory_bytes = memory};
+}
+
+static void takes_the_strongest_and_ranks_by_name(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("n10", 8 * GB, 4), node("n9", 8 * GB, 4), node("n2", 8 * GB, 8),
+                            node("n1", 8 * GB, 1)};
+    sched_job_t one = job(1, 1, 3, GB);
+    sched_placement_t placement;
+    sched_round(&one, 1, nodes, 4, &placement);
+    assert_true(placement.starts);
+    assert_int_equal(placement.n_nodes, 3);
+    assert_string_equal(nodes[placement.nodes[0]].name, "n2");
+    assert_string_equal(nodes[placement.nodes[1]].name, "n9");
+    assert_string_equal(nodes[placement.nodes[2]].name, "n10");
+}
+
+static void says_why_it_waits(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", 8 * GB, 4), node("b", 2 * GB, 4)};
+    sched_job_t two = job(1, 2, 2, 31 * GB / 10);
+    sched_placement_t placement;
+    sched_round(&two, 1, nodes, 2, &placement);
+    assert_false(placement.starts);
+    assert_string_equal(placement.why, "needs 2 nodes with 3.1 GB each: 1 is ready (node b has 2.0 GB)");
+    nodes[1].memory_bytes = 8 * GB;
+    nodes[1].ready = false;
+    nodes[0].busy = true;
+    sched_round(&two, 1, nodes, 2, &placement);
+    assert_string_equal(placement.why,
+                        "needs 2 nodes with 3.1 GB each: 0 are ready (node a is busy, node b is away)");
+    sched_round(&two, 1, nodes, 0, &placement);
+    assert_string_equal(placement.why, "needs 2 nodes with 3.1 GB each: 0 are ready");
+}
+
+static void admits_what_could_run_one_day(void **state)
+{
+    (void)state;
+    inspan_error_t err;
+    sched_node_t nodes[] = {node("a", 8 * GB, 4), node("b", 2 * GB, 4)};
+    sched_job_t wish = job(1, 1, 1, 9 * GB);
+    wish.model_bytes = 3 * GB;
+    assert_int_equal(sched_admit(&wish, nodes, 2, &err), INSPAN_LIMIT);
+    assert_non_null(strstr(err.text, "model larger than memory: needs 9.0 GB"));
+    assert_non_null(strstr(err.text, "weights 3.0 GB"));
+    assert_non_null(strstr(err.text, "the largest node a has 8.0 GB"));
+    assert_int_equal(sched_admit(&wish, nodes, 0, &err), INSPAN_OK);
+    wish.memory_bytes = 8 * GB;
+    assert_int_equal(sched_admit(&wish, nodes, 2, &err), INSPAN_OK);
+
+    const char *pins[] = {"b", "zebra"};
+    wish.pinned = pins;
+    wish.n_pinned = 1;
+    assert_int_equal(sched_admit(&wish, nodes, 2, &err), INSPAN_LIMIT);
+    assert_non_null(strstr(err.text, "the node b has 2.0 GB"));
+    wish.n_pinned = 2;
+    assert_int_equal(sched_admit(&wish, nodes, 2, &err), INSPAN_NOT_FOUND);
+    assert_non_null(strstr(err.text, "zebra"));
+    const char *twice[] = {"a", "a"};
+    wish.pinned = twice;
+    assert_int_equal(sched_admit(&wish, nodes, 2, &err), INSPAN_INVALID);
+
+    sched_job_t wrong = job(1, 3, 2, 0);
+    assert_int_equal(sched_admit(&wrong, nodes, 2, &err), INSPAN_INVALID);
+    wrong = job(1, 0, 2, 0);
+    assert_int_equal(sched_admit(&wrong, nodes, 2, &err), INSPAN_INVALID);
+    wrong = job(1, 257, 300, 0);
+    assert_int_equal(sched_admit(&wrong, nodes, 2, &err), INSPAN_INVALID);
+}
+
+static void pinned_jobs_run_on_exactly_these(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", GB, 4), node("b", GB, 9), node("c", GB, 1)};
+    const char *pins[] = {"c", "a"};
+    sched_job_t pinned = job(1, 1, 8, 0);
+    pinned.pinned = pins;
+    pinned.n_pinned = 2;
+    sched_placement_t placement;
+    sched_round(&pinned, 1, nodes, 3, &placement);
+    assert_true(placement.starts);
+    assert_int_equal(placement.n_nodes, 2);
+    assert_int_equal(placement.nodes[0], 0);
+    assert_int_equal(placement.nodes[1], 2);
+    nodes[2].ready = false;
+    sched_round(&pinned, 1, nodes, 3, &placement);
+    assert_false(placement.starts);
+}
+
+static void a_waiting_job_is_not_starved(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", GB, 4), node("b", GB, 4), node("small", GB / 10, 1)};
+    nodes[0].busy = true;
+    sched_job_t queue[] = {job(1, 2, 2, GB / 2), job(2, 1, 1, GB / 2), job(3, 1, 1, 0)};
+    sched_placement_t placements[3];
+    sched_round(queue, 3, nodes, 3, placements);
+    assert_false(placements[0].starts);
+    assert_false(placements[1].starts); /* b is kept for job 1 */
+    assert_non_null(strstr(placements[1].why, "node b is kept for an earlier job"));
+    assert_true(placements[2].starts); /* job 1 could not use the small node */
+    assert_int_equal(placements[2].nodes[0], 2);
+    nodes[0].ready = false; /* job 1 now waits for an absent machine: nothing is held */
+    sched_round(queue, 3, nodes, 3, placements);
+    assert_false(placements[0].starts);
+    assert_true(placements[1].starts);
+}
+
+static void loopback_nodes_work_only_together(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", GB, 4), node("b", GB, 4), node("c", GB, 4)};
+    nodes[0].local_only = true;
+    sched_job_t two = job(1, 2, 3, 0);
+    sched_placement_t placement;
+    sched_round(&two, 1, nodes, 3, &placement);
+    assert_true(placement.starts);
+    assert_int_equal(placement.n_nodes, 2);
+    assert_int_equal(placement.nodes[0], 1);
+    nodes[1].local_only = true;
+    nodes[1].machine = "a";
+    nodes[2].local_only = true;
+    sched_round(&two, 1, nodes, 3, &placement); /* a and b share a machine */
+    assert_true(placement.starts);
+    assert_int_equal(placement.nodes[0], 0);
+    assert_int_equal(placement.nodes[1], 1);
+    two.min_nodes = 3;
+    sched_round(&two, 1, nodes, 3, &placement);
+    assert_false(placement.starts);
+    assert_non_null(strstr(placement.why, "no routable address"));
+}
+
+static void gpu_and_cores_are_wishes_that_count(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", GB, 16), node("b", GB, 2)};
+    sched_job_t wish = job(1, 1, 2, 0);
+    wish.gpu = true;
+    sched_placement_t placement;
+    sched_round(&wish, 1, nodes, 2, &placement);
+    assert_false(placement.starts);
+    assert_non_null(strstr(placement.why, "node a has no GPU"));
+    nodes[1].gpus = 1;
+    sched_round(&wish, 1, nodes, 2, &placement);
+    assert_true(placement.starts);
+    assert_int_equal(placement.n_nodes, 1);
+    assert_int_equal(placement.nodes[0], 1);
+    wish.cores = 4;
+    sched_round(&wish, 1, nodes, 2, &placement);
+    assert_false(placement.starts);
+}
+
+/* Random clusters and queues: nobody gets a node that does not fit, is busy, or is given to another. */
+static void rounds_keep_their_promises(void **state)
+{
+    (void)state;
+    rng_t rng;
+    rng_seed(&rng, 7, 0);
+    char names[12][8];
+    for (uint32_t round = 0; round < 3000; round++) {
+        sched_node_t nodes[12];
+        sched_job_t jobs[5];
+        sched_placement_t placements[5];
+        uint32_t n_nodes = (uint32_t)rng_below(&rng, 13), n_jobs = (uint32_t)rng_below(&rng, 6);
+        for (uint32_t i = 0; i < n_nodes; i++) {
+            snprintf(names[i], sizeof names[i], "n%u", i);
+            nodes[i] = (sched_node_t){.name = names[i],
+                                      .machine = rng_below(&rng, 2) ? "m" : names[i],
+                                      .memory_bytes = rng_below(&rng, 8),
+                                      .cores = (double)rng_below(&rng, 4),
+                                      .gpus = (uint32_t)rng_below(&rng, 2),
+                                      .ready = rng_below(&rng, 4) > 0,
+                                      .busy = rng_below(&rng, 4) == 0,
+                                      .local_only = rng_below(&rng, 3) == 0};
+        }
+        for (uint32_t j = 0; j < n_jobs; j++) {
+            jobs[j] = job(j, 1 + (uint32_t)rng_below(&rng, 4), 0, rng_below(&rng, 8));
+            jobs[j].max_nodes = jobs[j].min_nodes + (uint32_t)rng_below(&rng, 4);
+            jobs[j].gpu = rng_below(&rng, 3) == 0;
+        }
+        sched_round(jobs, n_jobs, nodes, n_nodes, placements);
+        bool taken[12] = {false};
+        for (uint32_t j = 0; j < n_jobs; j++) {
+            if (!placements[j].starts) {
+                assert_true(placements[j].why[0] != '\0');
+                continue;
+            }
+            assert_in_range(placements[j].n_nodes, jobs[j].min_nodes, jobs[j].max_nodes);
+            for (uint32_t i = 0; i < placements[j].n_nodes; i++) {
+                const sched_node_t *one = &nodes[placements[j].nodes[i]];
+                assert_true(one->ready && !one->busy && !taken[placements[j].nodes[i]]);
+                assert_true(one->memory_bytes >= jobs[j].memory_bytes && (!jobs[j].gpu || one->gpus > 0));
+                taken[placements[j].nodes[i]] = true;
+                for (uint32_t k = 0; k < i; k++) {
+                    const sched_node_t *other = &nodes[placements[j].nodes[k]];
+                    bool together = strcmp(one->machine, other->machine) == 0;
+                    assert_true(together || (!one->local_only && !other->local_only));
+                }
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_the_strongest_and_ranks_by_name),
+        cmocka_unit_test(says_why_it_waits),
+        cmocka_unit_test(admits_what_could_run_one_day),
+        cmocka_unit_test(pinned_jobs_run_on_exactly_these),
+        cmocka_unit_test(a_waiting_job_is_not_starved),
+        cmocka_unit_test(loopback_nodes_work_only_together),
+        cmocka_unit_test(gpu_and_cores_are_wishes_that_count),
+        cmocka_unit_test(rounds_keep_their_promises),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
