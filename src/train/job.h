@@ -1,6 +1,6 @@
 /*
- * The job file's fields: one table (key, type, default, range) from which parsing, --set, printing and the flat
- * `key=value` text that travels to the workers are made. YAML itself is the CLI's.
+ * The job file's fields: one table (key, type, default, range) from which parsing, --set, printing and the
+ * flat `key=value` text that travels to the workers are made. YAML itself is the CLI's.
  */
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
@@ -25,7 +25,8 @@ typedef struct job_config {
         uint64_t steps, global_batch, micro_batch; /* micro_batch 0: auto */
         char optimizer[16], dtype[16];             /* adamw, sgd; fp32, fp64 */
         double lr, min_lr, momentum, beta1, beta2, eps, weight_decay, clip;
-        uint64_t warmup, seed, evaluate_every;     /* evaluate_every 0: at the start and the end */
+        uint64_t warmup, seed, evaluate_every; /* evaluate_every 0: at the start and the end */
+        uint64_t check_every;                  /* steps between comparisons of the ranks' weights */
     } train;
     struct {
         uint32_t min, max;
@@ -33,7 +34,8 @@ typedef struct job_config {
         char gpu[16], labels[JOB_TEXT_MAX];
     } nodes;
     struct {
-        char mode[16], wire[16], backend[16], bucket[16], exactness[16]; /* exact, fp32, auto, auto (or a size), exact */
+        char mode[16], wire[16], backend[16], bucket[16],
+            exactness[16]; /* exact, fp32, auto, auto (or a size), exact */
     } sync;
     ns_t failure_timeout;
     char on_loss[16]; /* recompute, drop, abort */
@@ -43,7 +45,15 @@ typedef struct job_config {
     } checkpoint;
 } job_config_t;
 
-typedef enum job_field_type { JOB_STRING, JOB_CHOICE, JOB_U32, JOB_U64, JOB_REAL, JOB_SIZE, JOB_DURATION } job_field_type_t;
+typedef enum job_field_type {
+    JOB_STRING,
+    JOB_CHOICE,
+    JOB_U32,
+    JOB_U64,
+    JOB_REAL,
+    JOB_SIZE,
+    JOB_DURATION
+} job_field_type_t;
 
 typedef struct job_field {
     const char *key; /* "train.lr" */
@@ -61,20 +71,29 @@ void job_defaults(job_config_t *job);
 /* Set one field from text. INVALID: unknown key (with the nearest known one), wrong type, out of range. */
 inspan_status_t job_set(job_config_t *job, const char *key, const char *value, inspan_error_t *err);
 
-/* What no single field shows: divisibility (dim by heads), data.path given, choices not built yet (UNSUPPORTED). */
+/* What no single field shows: divisibility (dim by heads), data.path given, choices not built yet
+ * (UNSUPPORTED). */
 inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err);
 
 /* The flat text, one `key=value` a line, and back. */
 inspan_status_t job_format(const job_config_t *job, char *text, size_t size);
 inspan_status_t job_parse(const char *text, job_config_t *job, inspan_error_t *err);
 
-/* Model, data and optimiser configs of a job; the data's shape must be filled in by nn_data_shape afterwards. */
+/* Model, data and optimiser configs of a job; the data's shape must be filled in by nn_data_shape afterwards.
+ */
 void job_model_config(const job_config_t *job, nn_model_config_t *model);
 void job_data_config(const job_config_t *job, nn_data_config_t *data);
 void job_optimizer_config(const job_config_t *job, nn_optimizer_config_t *optimizer);
 
-/* Bytes a worker needs in all: weights, gradients, reduced copies, optimiser state, activations, data. `model` with the
- * data's shape. INVALID. */
+/* sync.bucket in bytes, 0 for auto. INVALID. */
+inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspan_error_t *err);
+
+/* Samples of one forward and backward: the job's, or for auto what keeps matrix products efficient; never
+ * more than the largest share of a step that a rank can get, at least 1. */
+uint32_t job_micro_batch(const job_config_t *job, uint64_t largest_share);
+
+/* Bytes a worker needs in all: weights, gradients, reduced copies, optimiser state, activations, data.
+ * `model` with the data's shape; micro_batch 0: job_micro_batch for the whole batch. INVALID. */
 inspan_status_t job_memory(const job_config_t *job, const nn_model_config_t *model, uint32_t micro_batch,
                            uint64_t data_bytes, uint64_t *bytes, inspan_error_t *err);
 

@@ -1,0 +1,23 @@
+/* Memory that a worker of a job needs. */
+#include <string.h>
+
+#include "base/error.h"
+#include "train/job.h"
+
+inspan_status_t job_memory(const job_config_t *job, const nn_model_config_t *model, uint32_t micro_batch,
+                           uint64_t data_bytes, uint64_t *bytes, inspan_error_t *err)
+{
+    uint64_t weights = 0, activations = 0;
+    if (micro_batch == 0) micro_batch = job_micro_batch(job, job->train.global_batch);
+    inspan_status_t status = nn_model_memory(model, micro_batch, &weights, &activations, err);
+    if (status != INSPAN_OK) return status;
+    /* Weights, local gradients, reduced gradients, moments of the optimiser. */
+    uint64_t copies = 3 + (strcmp(job->train.optimizer, "adamw") == 0 ? 2 : job->train.momentum > 0);
+    /* CSV numbers are kept as reals of at most 8 bytes where the text has at least 2. */
+    uint64_t data = strcmp(job->data.kind, "csv") == 0 ? data_bytes * 5 : data_bytes;
+    const uint64_t process = 64u << 20; /* code, stacks, buffers of the wire */
+    if (weights > UINT64_MAX / 8 || __builtin_add_overflow(weights * copies, activations, bytes) ||
+        __builtin_add_overflow(*bytes, data + process, bytes))
+        return error_set(err, INSPAN_INVALID, "the model's size passes 2^64 bytes");
+    return INSPAN_OK;
+}

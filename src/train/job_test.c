@@ -1,0 +1,192 @@
+#include "train/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static inspan_error_t err;
+
+static void assert_refused(job_config_t *job, const char *key, const char *value, const char *text)
+{
+    job_config_t before = *job;
+    memset(&err, 0, sizeof err);
+    assert_int_equal(job_set(job, key, value, &err), INSPAN_INVALID);
+    if (strstr(err.text, text) == NULL) fail_msg("'%s' lacks '%s'", err.text, text);
+    assert_memory_equal(&before, job, sizeof before); /* a refused value changes nothing */
+}
+
+static void every_field_has_a_good_default(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    const job_field_t *fields = job_fields(&n);
+    job_config_t job, again;
+    job_defaults(&job);
+    assert_int_equal(job.train.steps, 500);
+    assert_int_equal(job.failure_timeout, 5 * NS_PER_S);
+    assert_string_equal(job.sync.mode, "exact");
+    assert_true(job.train.lr == 1e-3);
+    for (size_t i = 0; i < n; i++) {
+        assert_non_null(fields[i].help);
+        for (size_t k = 0; k < i; k++) assert_string_not_equal(fields[i].key, fields[k].key);
+        if (fields[i].initial == NULL) continue;
+        again = job;
+        assert_int_equal(job_set(&again, fields[i].key, fields[i].initial, &err), INSPAN_OK);
+        assert_memory_equal(&job, &again, sizeof job);
+    }
+}
+
+static void values_are_checked(void **state)
+{
+    (void)state;
+    job_config_t job;
+    job_defaults(&job);
+    assert_refused(&job, "train.stepz", "5", "did you mean train.steps?");
+    assert_refused(&job, "steps", "5", "did you mean train.steps?");
+    assert_refused(&job, "colour", "red", "unknown field colour");
+    assert_refused(&job, "train.steps", "many", "train.steps: expected a whole number, found 'many'");
+    assert_refused(&job, "train.steps", "-1", "expected a whole number");
+    assert_refused(&job, "train.steps", "1.5", "expected a whole number");
+    assert_refused(&job, "train.steps", "", "expected a whole number");
+    assert_refused(&job, "train.steps", "0", "expected 1 to");
+    assert_refused(&job, "train.steps", "99999999999999999999999", "expected");
+    assert_refused(&job, "model.layers", "4294967297", "expected 1 to 1000");
+    assert_refused(&job, "train.lr", "fast", "expected a number");
+    assert_refused(&job, "train.lr", "nan", "expected a number");
+    assert_refused(&job, "train.lr", "inf", "expected a number");
+    assert_refused(&job, "train.lr", "0x1p3", "expected a number");
+    assert_refused(&job, "train.lr", "-0.1", "expected 0 to");
+    assert_refused(&job, "train.micro_batch", "big", "a whole number or auto");
+    assert_refused(&job, "model.kind", "lstm", "one of gpt|mlp|conv");
+    assert_refused(&job, "model.kind", "gpt|mlp", "one of");
+    assert_refused(&job, "model.kind", "", "one of");
+    assert_refused(&job, "failure_timeout", "0.5s", "expected 1s to 1h");
+    assert_refused(&job, "failure_timeout", "soon", "a duration");
+    assert_refused(&job, "nodes.memory", "lots", "a size");
+    assert_refused(&job, "data.path", "", "not empty");
+    assert_refused(&job, "data.path", "a\nb", "control character 0x0a");
+    char longer[JOB_TEXT_MAX + 1];
+    memset(longer, 'a', sizeof longer);
+    longer[JOB_TEXT_MAX] = '\0';
+    assert_refused(&job, "data.path", longer, "at most 255");
+    longer[JOB_TEXT_MAX - 1] = '\0';
+    assert_int_equal(job_set(&job, "data.path", longer, &err), INSPAN_OK);
+    assert_int_equal(job_set(&job, "train.steps", "1e3", &err), INSPAN_OK);
+    assert_int_equal(job.train.steps, 1000);
+    assert_int_equal(job_set(&job, "train.lr", "1e-3", &err), INSPAN_OK);
+    assert_int_equal(job_set(&job, "train.micro_batch", "auto", &err), INSPAN_OK);
+    assert_int_equal(job.train.micro_batch, 0);
+    assert_int_equal(job_set(&job, "failure_timeout", "1500ms", &err), INSPAN_OK);
+    assert_int_equal(job.failure_timeout, 1500 * NS_PER_MS);
+}
+
+static void flat_text_goes_there_and_back(void **state)
+{
+    (void)state;
+    job_config_t job, back;
+    char text[8192];
+    job_defaults(&job);
+    assert_int_equal(job_set(&job, "data.path", "/tmp/a=b c.txt", &err), INSPAN_OK);
+    assert_int_equal(job_set(&job, "train.lr", "0.1", &err), INSPAN_OK);
+    assert_int_equal(job_set(&job, "train.seed", "9007199254740993", &err), INSPAN_OK);
+    assert_int_equal(job_format(&job, text, sizeof text), INSPAN_OK);
+    assert_int_equal(job_parse(text, &back, &err), INSPAN_OK);
+    assert_memory_equal(&job, &back, sizeof job);
+    for (size_t size = 1; size < 200; size += 7) assert_int_equal(job_format(&job, text, size), INSPAN_LIMIT);
+
+    job_defaults(&job); /* without a path */
+    assert_int_equal(job_format(&job, text, sizeof text), INSPAN_OK);
+    assert_int_equal(job_parse(text, &back, &err), INSPAN_OK);
+    assert_memory_equal(&job, &back, sizeof job);
+}
+
+static void broken_flat_text_is_refused(void **state)
+{
+    (void)state;
+    job_config_t job;
+    assert_int_equal(job_parse("name=x\ntrain.steps\n", &job, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "line 2"));
+    assert_int_equal(job_parse("train.stepz=4\n", &job, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "line 1: unknown field train.stepz"));
+    char text[1000];
+    memset(text, 'k', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_int_equal(job_parse(text, &job, &err), INSPAN_INVALID);
+    assert_int_equal(job_parse("", &job, &err), INSPAN_OK);
+}
+
+typedef struct fault {
+    const char *key, *value;
+    inspan_status_t status;
+    const char *text;
+} fault_t;
+
+static void faults_of_several_fields(void **state)
+{
+    (void)state;
+    static const fault_t faults[] = {
+        {"model.heads", "3", INSPAN_INVALID, "model.dim 128 cannot be divided by model.heads 3"},
+        {"model.kind", "mlp", INSPAN_INVALID, "needs data.kind idx or csv"},
+        {"data.kind", "csv", INSPAN_INVALID, "gpt needs data.kind text"},
+        {"nodes.min", "9", INSPAN_INVALID, "nodes.min 9 is more than nodes.max 8"},
+        {"train.min_lr", "1", INSPAN_INVALID, "train.min_lr"},
+        {"sync.bucket", "tiny", INSPAN_INVALID, "sync.bucket"},
+        {"sync.bucket", "1", INSPAN_INVALID, "sync.bucket"},
+        {"sync.mode", "eager", INSPAN_UNSUPPORTED, "eager is not in this version"},
+        {"sync.wire", "bf16", INSPAN_UNSUPPORTED, "bf16"},
+        {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native"},
+        {"sync.exactness", "relaxed", INSPAN_UNSUPPORTED, "relaxed"},
+        {"on_loss", "drop", INSPAN_UNSUPPORTED, "drop"},
+        {"checkpoint.every", "200", INSPAN_UNSUPPORTED, "checkpoint.every"},
+        {"nodes.gpu", "cuda", INSPAN_UNSUPPORTED, "nodes.gpu"},
+    };
+    job_config_t good;
+    job_defaults(&good);
+    assert_int_equal(job_validate(&good, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "data.path is missing"));
+    assert_int_equal(job_set(&good, "data.path", "book.txt", &err), INSPAN_OK);
+    assert_int_equal(job_validate(&good, &err), INSPAN_OK);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        job_config_t job = good;
+        assert_int_equal(job_set(&job, faults[i].key, faults[i].value, &err), INSPAN_OK);
+        assert_int_equal(job_validate(&job, &err), faults[i].status);
+        if (strstr(err.text, faults[i].text) == NULL) fail_msg("'%s' lacks '%s'", err.text, faults[i].text);
+    }
+    job_config_t conv = good;
+    job_set(&conv, "model.kind", "conv", &err);
+    job_set(&conv, "data.kind", "csv", &err);
+    assert_int_equal(job_validate(&conv, &err), INSPAN_INVALID);
+    job_set(&conv, "data.kind", "idx", &err);
+    assert_int_equal(job_validate(&conv, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "data.labels"));
+    job_set(&conv, "data.labels", "labels", &err);
+    assert_int_equal(job_validate(&conv, &err), INSPAN_OK);
+}
+
+static void micro_batches_stay_in_the_share(void **state)
+{
+    (void)state;
+    job_config_t job;
+    job_defaults(&job);
+    assert_int_equal(job_micro_batch(&job, 64), 16);
+    assert_int_equal(job_micro_batch(&job, 5), 5);
+    assert_int_equal(job_micro_batch(&job, 0), 1);
+    job_set(&job, "model.context", "4096", &err);
+    assert_int_equal(job_micro_batch(&job, 64), 1);
+    job_set(&job, "train.micro_batch", "3", &err);
+    assert_int_equal(job_micro_batch(&job, 64), 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_field_has_a_good_default), cmocka_unit_test(values_are_checked),
+        cmocka_unit_test(flat_text_goes_there_and_back),  cmocka_unit_test(broken_flat_text_is_refused),
+        cmocka_unit_test(faults_of_several_fields),       cmocka_unit_test(micro_batches_stay_in_the_share),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
