@@ -1,0 +1,43 @@
+/*
+ * Which parameter lies where in which bucket. Pure.
+ *
+ * Buckets follow the order in which backward finishes gradients, at first the reverse order of registration.
+ * The first bucket is small, so that the wire starts early. A parameter is never split. Each bucket ends with
+ * a tail of LAYOUT_TAIL elements: the samples that its sums cover, and (last bucket) the sum of losses; what
+ * influences weights must ride in a reduced bucket (STEP_PROTOCOL, C2).
+ */
+#ifndef DDP_LAYOUT_H
+#define DDP_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <inspan/status.h>
+
+#define LAYOUT_TAIL       2u
+#define LAYOUT_ALIGN      16u /* elements: vector kernels and optimiser read each parameter at a line's start */
+#define LAYOUT_SAMPLES_AT 0u /* in the tail */
+#define LAYOUT_LOSS_AT    1u
+
+typedef struct layout_bucket {
+    uint64_t count;                 /* elements, tail included */
+    uint64_t tail;                  /* where the tail starts */
+    uint32_t first_order, n_params; /* params order[first_order .. + n_params) */
+} layout_bucket_t;
+
+typedef struct layout {
+    uint32_t n_params, n_buckets;
+    uint32_t *order;  /* (n_params) parameters in the order in which they lie */
+    uint32_t *bucket; /* (n_params) bucket of each parameter */
+    uint64_t *offset; /* (n_params) its first element in the bucket */
+    layout_bucket_t *buckets;
+    uint64_t hash; /* of all of it: two members with one hash agree on every offset */
+} layout_t;
+
+/* counts: (n_params) elements of each parameter, in order of registration. LIMIT: more than 4096 buckets.
+ * NO_MEMORY. */
+inspan_status_t layout_build(const uint64_t *counts, uint32_t n_params, size_t element_size,
+                             uint64_t bucket_bytes, uint64_t first_bucket_bytes, layout_t *layout);
+void layout_free(layout_t *layout);
+
+#endif

@@ -1,0 +1,15 @@
+/* At start all ranks compare what they hold: parameters (name, shape, bits) and layout. */
+#ifndef DDP_MANIFEST_H
+#define DDP_MANIFEST_H
+
+#include <inspan/ddp.h>
+
+/*
+ * Collective: every rank calls it with its own. OK on all ranks, or MISMATCH on all ranks with the first
+ * parameter that differs, by rank and node. Or the communicator's cause.
+ */
+inspan_status_t manifest_compare(inspan_comm_t *comm, const inspan_parameter_t *parameters, uint32_t n,
+                                 inspan_dtype_t dtype, uint64_t layout_hash, int64_t timeout_ns,
+                                 inspan_error_t *err);
+
+#endif
