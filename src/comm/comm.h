@@ -82,9 +82,13 @@ void comm_set_message_handler(inspan_comm_t *comm, comm_message_fn fn, void *con
 /* Queue a copy for `to` (also oneself). Any thread, does not block. LIMIT: over 256 queued; or the poison's status. */
 inspan_status_t comm_message(inspan_comm_t *comm, uint32_t to, const void *data, size_t bytes);
 
-/* Called once on the I/O thread when the communicator becomes poisoned (at once if it already is). */
+/*
+ * Called once on the I/O thread when the communicator becomes poisoned (at once, by the caller, if it already is). The
+ * worker session and the reducer both listen: LIMIT above 4 handlers. Removal returns when fn no longer runs.
+ */
 typedef void (*comm_failure_fn)(void *context, const inspan_cause_t *cause);
-void comm_set_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context);
+inspan_status_t comm_add_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context);
+void comm_remove_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context);
 
 /* Called on the I/O thread when op has finished (status tells how); instead of waiting. Must not block. The op is
  * released after the call. Set right after the op was started, by the thread that started it; runs at once if it is
