@@ -1,7 +1,7 @@
 /*
- * The laboratory: N machines on this one, for tests, benchmarks and the curious. Network namespaces on a bridge with
- * links shaped by tbf, and a cgroup per machine with a CPU quota (period 20 ms). Needs root, and the programs ip and tc.
- * Names carry the pid; what dead pids left behind is removed at the next start.
+ * The laboratory: N machines on this one, for tests, benchmarks and the curious. Network namespaces on a
+ * bridge with links shaped by tbf, and a cgroup per machine with a CPU quota (period 20 ms). Needs root, and
+ * the programs ip and tc. Names carry the pid; what dead pids left behind is removed at the next start.
  */
 #ifndef HOST_LAB_H
 #define HOST_LAB_H
@@ -23,7 +23,8 @@ typedef struct lab_options {
     const lab_link_t *links; /* (machines) or NULL: no namespaces, all on loopback */
 } lab_options_t;
 
-/* "0.8,0.4" and "1gbit,200mbit/100mbit" (up/down), repeated to `machines` if there is only one. INVALID: says which. */
+/* "0.8,0.4" and "1gbit,200mbit/100mbit" (up/down), repeated to `machines` if there is only one. INVALID: says
+ * which. */
 inspan_status_t lab_parse_cores(const char *text, uint32_t machines, double *cores, inspan_error_t *err);
 inspan_status_t lab_parse_links(const char *text, uint32_t machines, lab_link_t *links, inspan_error_t *err);
 
@@ -31,10 +32,11 @@ inspan_status_t lab_parse_links(const char *text, uint32_t machines, lab_link_t 
 inspan_status_t lab_probe(bool links, bool cores, inspan_error_t *err);
 
 inspan_status_t lab_open(const lab_options_t *options, lab_t **lab, inspan_error_t *err);
-void lab_close(lab_t *lab); /* kills what still runs inside, removes everything; also safe to call after a fork+exec died */
+void lab_close(lab_t *lab); /* kills what still runs inside, removes everything; also safe to call after a
+                               fork+exec died */
 
-const char *lab_host_address(const lab_t *lab);                  /* of the bridge; "127.0.0.1" without links */
-const char *lab_address(const lab_t *lab, uint32_t machine);     /* of a machine */
+const char *lab_host_address(const lab_t *lab);              /* of the bridge; "127.0.0.1" without links */
+const char *lab_address(const lab_t *lab, uint32_t machine); /* of a machine */
 /* For `inspan --enter-lab WHERE ...`: a word that lab_enter understands, naming namespace and cgroup. */
 const char *lab_where(const lab_t *lab, uint32_t machine);
 
