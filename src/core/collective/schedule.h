@@ -1,16 +1,19 @@
 /*
- * Collectives as data: a schedule says, for one rank, which chunks it sends, receives, reduces and copies, and what
- * each of these waits for. Pure: no socket, clock or thread. The executor (comm), the checker, the pricer and the
- * simulator all read the same schedule.
+ * Collectives as data: a schedule says, for one rank, which chunks it sends, receives, reduces and copies,
+ * and what each of these waits for. Pure: no socket, clock or thread. The executor (comm), the checker, the
+ * pricer and the simulator all read the same schedule.
  *
- * Buffers: IN is the caller's input, OUT its result (they may be the same memory only for a broadcast), TMP scratch of
- * `tmp_elements`. A chunk is a range of elements, the same on all ranks; an operation names a chunk and, for each side,
- * a buffer; in IN and OUT the chunk lies at its own range, in TMP at `tmp_offset` of the operation.
+ * Buffers: IN is the caller's input, OUT its result (they may be the same memory only for a broadcast), TMP
+ * scratch of `tmp_elements`. A chunk is a range of elements, the same on all ranks; an operation names a
+ * chunk and, for each side, a buffer; in IN and OUT the chunk lies at its own range, in TMP at `tmp_offset`
+ * of the operation. A COPY between the same memory (broadcast's root) is nothing to do. Without elements
+ * there is nothing to do at all (but a barrier).
  *
  * An operation may start when the operations in `after` have finished. SEND finishes when its source may be
- * overwritten, RECV and RECV_REDUCE when the data has arrived and been placed or added. A SEND and its RECV meet by
- * (source rank, destination rank, chunk, tag), which is unique in a schedule. Operations without dependencies between
- * them may run in any order, but the executor starts those of one peer in list order.
+ * overwritten, RECV and RECV_REDUCE when the data has arrived and been placed or added. A SEND and its RECV
+ * meet by (source rank, destination rank, chunk, tag), which is unique in a schedule. Operations without
+ * dependencies between them may run in any order; of one peer's that may start, the executor starts the one
+ * first in the list.
  *
  * Expression trees: the order of additions is fixed by `after` alone, so that all ranks hold the same bits.
  */
@@ -58,7 +61,7 @@ typedef struct sched_chunk {
 typedef struct sched_op {
     uint8_t kind;        /* sched_kind_t */
     uint8_t src, dst;    /* sched_buffer_t, where the kind has one */
-    bool staged;         /* the receiver may be unable to place it at once: it needs the receiver's credit to be sent */
+    bool staged;         /* the receiver may be unable to place it at once: sent only with its credit */
     uint32_t peer;       /* SEND, RECV, RECV_REDUCE */
     uint32_t chunk;      /* index in chunks */
     uint32_t tag;        /* tells transfers of one chunk between the same two ranks apart */
@@ -66,14 +69,27 @@ typedef struct sched_op {
     uint64_t tmp_offset; /* elements, for a TMP side */
 } sched_op_t;
 
+/*
+ * Elements [*first, *first + *n) of `count` are rank's shard: consecutive ranks, in proportion to weights
+ * (NULL: equal; a weight of 0: none), boundaries at multiples of 32 elements (64 bytes and more for any type)
+ * where the shards are long enough that this costs no balance. The same on every machine. weights must be as
+ * sched_build wants them.
+ */
+void sched_shard(uint64_t count, uint32_t world, const double *weights, uint32_t rank, uint64_t *first,
+                 uint64_t *n);
+
+/* false: the algorithm does not exist for this collective (sched_build gives INVALID). */
+bool sched_supports(sched_collective_t collective, sched_algorithm_t algorithm);
+
 typedef struct sched_request {
     sched_collective_t collective;
-    sched_algorithm_t algorithm; /* not every pair exists: INVALID */
+    sched_algorithm_t algorithm; /* not every pair exists: sched_supports */
     uint32_t world, rank, root;  /* world >= 1, root for broadcast */
     uint64_t count;              /* elements, 0 allowed */
     uint32_t element_size;       /* bytes */
     uint64_t chunk_bytes;        /* at most this much in one chunk, > 0 */
-    const double *weights;       /* (world) share of the shards per rank, >= 0, not all 0; NULL: equal */
+    const double *weights; /* (world) share of the shards per rank, finite, >= 0, not all 0; NULL: equal. The
+                              ring's all-reduce has equal shards always: it gains nothing by others */
 } sched_request_t;
 
 typedef struct schedule {
@@ -87,15 +103,16 @@ typedef struct schedule {
     uint32_t n_ops;
 } schedule_t;
 
-/* Build this rank's part. INVALID, NO_MEMORY, LIMIT (more than 2^32-2 operations). The result is freed by sched_free. */
+/* Build this rank's part. INVALID, NO_MEMORY, LIMIT (more than 2^32-2 operations). The result is freed by
+ * sched_free. */
 inspan_status_t sched_build(const sched_request_t *request, schedule_t **out);
 void sched_free(schedule_t *schedule); /* NULL is fine */
 
 /*
- * Prove a schedule right for all ranks together: symbolic execution of all parts (ranks[0..world)). Every rank that
- * shall hold a result holds every contribution exactly once; all ranks the same expression tree per element; no
- * deadlock; no operation outside a buffer; no unordered write and read of one range; every SEND meets one RECV.
- * INVALID with a text that names rank, operation and chunk of the first fault.
+ * Prove a schedule right for all ranks together: symbolic execution of all parts (ranks[0..world)). Every
+ * rank that shall hold a result holds every contribution exactly once; all ranks the same expression tree per
+ * element; no deadlock; no operation outside a buffer; no unordered write and read of one range; every SEND
+ * meets one RECV. INVALID with a text that names rank, operation and chunk of the first fault.
  */
 inspan_status_t sched_check(const schedule_t *const *ranks, uint32_t world, inspan_error_t *err);
 
