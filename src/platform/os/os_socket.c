@@ -1,0 +1,170 @@
+#include "platform/os/os_socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+inspan_status_t os_address_parse(const char *text, uint16_t port, os_address_t *address)
+{
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM},
+                    *found = NULL;
+    if (getaddrinfo(text, service, &hints, &found) != 0) return INSPAN_INVALID;
+    bool fits = found->ai_addrlen <= sizeof address->storage;
+    memset(address, 0, sizeof *address);
+    if (fits) {
+        memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
+        address->length = found->ai_addrlen;
+    }
+    freeaddrinfo(found);
+    return fits ? INSPAN_OK : INSPAN_INVALID;
+}
+
+const char *os_address_format(const os_address_t *address, char *text, size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "", scope[IF_NAMESIZE + 2] = "";
+    if (address->storage.ss_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address->storage;
+        inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host);
+        snprintf(text, size, "%s:%u", host, ntohs(v4->sin_port));
+        return text;
+    }
+    if (address->storage.ss_family != AF_INET6) {
+        snprintf(text, size, "?");
+        return text;
+    }
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address->storage;
+    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+        inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, sizeof host);
+        snprintf(text, size, "%s:%u", host, ntohs(v6->sin6_port));
+        return text;
+    }
+    inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
+    char name[IF_NAMESIZE];
+    if (v6->sin6_scope_id != 0 && if_indextoname(v6->sin6_scope_id, name) != NULL)
+        snprintf(scope, sizeof scope, "%%%s", name);
+    snprintf(text, size, "[%s%s]:%u", host, scope, ntohs(v6->sin6_port));
+    return text;
+}
+
+static int open_listener(int family, uint16_t port, int backlog)
+{
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    int on = 1, off = 0;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* over TIME_WAIT, never over a listener */
+    struct sockaddr_storage storage = {.ss_family = (sa_family_t)family};
+    socklen_t length = sizeof(struct sockaddr_in);
+    if (family == AF_INET6) {
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+        ((struct sockaddr_in6 *)&storage)->sin6_port = htons(port);
+        length = sizeof(struct sockaddr_in6);
+    } else {
+        ((struct sockaddr_in *)&storage)->sin_port = htons(port);
+    }
+    if (bind(fd, (struct sockaddr *)&storage, length) == 0 && listen(fd, backlog) == 0) return fd;
+    int cause = errno;
+    close(fd);
+    errno = cause;
+    return -1;
+}
+
+static uint16_t bound_port(int fd)
+{
+    struct sockaddr_storage storage;
+    socklen_t length = sizeof storage;
+    if (getsockname(fd, (struct sockaddr *)&storage, &length) != 0) return 0;
+    return ntohs(storage.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&storage)->sin6_port
+                                               : ((struct sockaddr_in *)&storage)->sin_port);
+}
+
+inspan_status_t os_listen(uint16_t first, uint16_t last, int backlog, int *fd, uint16_t *port,
+                          inspan_error_t *err)
+{
+    if (last < first) return error_set(err, INSPAN_INVALID, "ports %u-%u: the range is empty", first, last);
+    for (uint32_t candidate = first; candidate <= last; candidate++) {
+        int listener = open_listener(AF_INET6, (uint16_t)candidate, backlog);
+        if (listener < 0 && (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL))
+            listener = open_listener(AF_INET, (uint16_t)candidate, backlog);
+        if (listener >= 0) {
+            *fd = listener;
+            *port = bound_port(listener);
+            return INSPAN_OK;
+        }
+        if (errno != EADDRINUSE && errno != EACCES)
+            return error_set_errno(err, INSPAN_IO, "cannot listen on port %u", candidate);
+    }
+    if (first == last)
+        return error_set_errno(err, INSPAN_EXISTS,
+                               "port %u cannot be used; stop what holds it or choose another", first);
+    return error_set(err, INSPAN_EXISTS, "no free port in %u-%u; stop what holds them or give a wider range",
+                     first, last);
+}
+
+int os_accept(int listener, os_address_t *from)
+{
+    from->length = sizeof from->storage;
+    return accept4(listener, (struct sockaddr *)&from->storage, &from->length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+inspan_status_t os_connect(const os_address_t *to, int *out, inspan_error_t *err)
+{
+    char text[OS_ADDRESS_MAX];
+    int fd = socket(to->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return error_set_errno(err, INSPAN_IO, "no socket for %s", os_address_format(to, text, sizeof text));
+    if (connect(fd, (const struct sockaddr *)&to->storage, to->length) == 0 || errno == EINPROGRESS) {
+        *out = fd;
+        return INSPAN_OK;
+    }
+    bool no_route = errno == ENETUNREACH || errno == EHOSTUNREACH || errno == EADDRNOTAVAIL;
+    error_set_errno(err,
+                    no_route                ? INSPAN_UNREACHABLE
+                    : errno == ECONNREFUSED ? INSPAN_REFUSED
+                                            : INSPAN_IO,
+                    "cannot connect to %s", os_address_format(to, text, sizeof text));
+    close(fd);
+    return err != NULL ? err->status : no_route ? INSPAN_UNREACHABLE : INSPAN_IO;
+}
+
+int os_socket_error(int fd)
+{
+    int error = 0;
+    socklen_t length = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+static void set_int(int fd, int level, int name, int value)
+{
+    (void)setsockopt(fd, level, name, &value, sizeof value); /* a refusal keeps the default, see the header */
+}
+
+bool os_socket_tune(int fd, ns_t timeout, int notsent_bytes)
+{
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, notsent_bytes);
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(timeout / NS_PER_MS));
+    int probe_s = (int)(timeout / 4 / NS_PER_S);
+    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_s > 0 ? probe_s : 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_s > 0 ? probe_s : 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) == 0;
+}
+
+size_t os_socket_unacked(int fd)
+{
+    int bytes = 0;
+    return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
+}
