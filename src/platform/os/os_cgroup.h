@@ -1,0 +1,21 @@
+/*
+ * What the control groups (v1, v2 or both) allow a process: the least limit on the way from its own group up
+ * to the mount's root. `root` is put before /proc and /sys: "" in production, a folder in tests. pid 0: the
+ * calling process. Files that are missing mean no limit.
+ */
+#ifndef OS_CGROUP_H
+#define OS_CGROUP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+double os_cgroup_cores(const char *root, pid_t pid);          /* CPU quota in cores; INFINITY: none */
+uint64_t os_cgroup_memory_limit(const char *root, pid_t pid); /* bytes; UINT64_MAX: none */
+uint64_t os_cgroup_memory_used(const char *root,
+                               pid_t pid); /* of the group that has that limit; 0: unknown */
+
+/* Processes that the kernel's OOM killer ended in the process's own group so far. false: not known. */
+bool os_cgroup_oom_kills(const char *root, pid_t pid, uint64_t *kills);
+
+#endif
