@@ -1,0 +1,234 @@
+#include "cli/place.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <pwd.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "platform/json/json.h"
+#include "platform/os/os_file.h"
+
+#define CLIENT_FILE_MAX 65536
+
+inspan_status_t place_folder(const char *option, char folder[PLACE_PATH_MAX], inspan_error_t *err)
+{
+    const char *chosen = option != NULL ? option : getenv("INSPAN_DIR");
+    const char *home = getenv("HOME");
+    int length;
+    if (chosen != NULL && chosen[0] != '\0' && chosen[0] != '/') {
+        char here[PLACE_PATH_MAX]; /* absolute, since agents and manager are processes of their own */
+        if (getcwd(here, sizeof here) == NULL) return error_set_errno(err, INSPAN_IO, "the current folder");
+        length = snprintf(folder, PLACE_PATH_MAX, "%s/%s", here, chosen);
+    } else if (chosen != NULL && chosen[0] != '\0') {
+        length = snprintf(folder, PLACE_PATH_MAX, "%s", chosen);
+    } else if (geteuid() == 0) {
+        length = snprintf(folder, PLACE_PATH_MAX, "/var/lib/inspan");
+    } else {
+        const struct passwd *user = home != NULL && home[0] == '/' ? NULL : getpwuid(geteuid());
+        if (user != NULL) home = user->pw_dir;
+        if (home == NULL || home[0] != '/')
+            return error_set(err, INSPAN_INVALID, "no home folder for Inspan's state: give --dir FOLDER");
+        length = snprintf(folder, PLACE_PATH_MAX, "%s/.local/state/inspan", home);
+    }
+    if (length < 0 || length >= PLACE_PATH_MAX - 256)
+        return error_set(err, INSPAN_INVALID, "the path of the state folder is too long");
+    return INSPAN_OK;
+}
+
+static bool parse_port(const char *text, uint16_t *port)
+{
+    if (!isdigit((unsigned char)text[0])) return false;
+    char *end;
+    unsigned long number = strtoul(text, &end, 10);
+    *port = (uint16_t)number;
+    return *end == '\0' && number >= 1 && number <= 65535;
+}
+
+static bool is_host(const char *host, size_t length, bool v6)
+{
+    if (length == 0 || length > 253) return false;
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)host[i];
+        if (!isalnum(c) && c != '.' && c != '-' && c != '_' && c != '%' && !(v6 && c == ':')) return false;
+    }
+    return true;
+}
+
+inspan_status_t place_target(const char *text, uint16_t default_port, char target[PLACE_TARGET_MAX],
+                             inspan_error_t *err)
+{
+    uint16_t port = default_port;
+    const char *host = text;
+    size_t length = strlen(text);
+    const char *colon = strchr(text, ':');
+    const char *port_text = NULL;
+    bool v6 = false;
+    if (text[0] == '[') {
+        const char *close = strchr(text, ']');
+        if (close == NULL || (close[1] != '\0' && close[1] != ':'))
+            return error_set(err, INSPAN_INVALID, "\"%.100s\" is no address: expected [IPv6]:PORT", text);
+        v6 = true;
+        host = text + 1;
+        length = (size_t)(close - host);
+        if (close[1] == ':') port_text = close + 2;
+    } else if (colon != NULL && strchr(colon + 1, ':') != NULL) {
+        v6 = true; /* two colons without brackets: an IPv6 address without port */
+    } else if (colon != NULL) {
+        length = (size_t)(colon - text);
+        port_text = colon + 1;
+    }
+    if (port_text != NULL && !parse_port(port_text, &port))
+        return error_set(err, INSPAN_INVALID, "\"%.100s\": the port must be a number from 1 to 65535", text);
+    if (!is_host(host, length, v6))
+        return error_set(err, INSPAN_INVALID, "\"%.100s\" is no address: expected HOST or HOST:PORT", text);
+    snprintf(target, PLACE_TARGET_MAX, v6 ? "[%.*s]:%u" : "%.*s:%u", (int)length, host, port);
+    return INSPAN_OK;
+}
+
+/* A token is one printable word. */
+static inspan_status_t check_token(const char *token, inspan_error_t *err)
+{
+    size_t length = strlen(token);
+    if (length == 0 || length >= PLACE_TOKEN_MAX)
+        return error_set(err, INSPAN_INVALID, "the token has %zu bytes, expected 1 to %d", length,
+                         PLACE_TOKEN_MAX - 1);
+    for (const char *at = token; *at != '\0'; at++)
+        if (!isgraph((unsigned char)*at))
+            return error_set(err, INSPAN_INVALID,
+                             "the token has a character that no token has: copy it again");
+    return INSPAN_OK;
+}
+
+inspan_status_t place_token(const place_options_t *options, char token[PLACE_TOKEN_MAX], inspan_error_t *err)
+{
+    const char *given = options->token;
+    char *text = NULL;
+    size_t bytes = 0;
+    inspan_status_t status = INSPAN_OK;
+    token[0] = '\0';
+    if (given == NULL && options->token_file != NULL) {
+        status = os_file_read(options->token_file, CLIENT_FILE_MAX, &text, &bytes, err);
+        if (status != INSPAN_OK) return status;
+        text[strcspn(text, "\r\n")] = '\0';
+        given = text;
+    }
+    if (given == NULL) given = getenv("INSPAN_TOKEN");
+    if (given != NULL) {
+        status = check_token(given, err);
+        if (status == INSPAN_OK) snprintf(token, PLACE_TOKEN_MAX, "%s", given);
+    }
+    free(text);
+    return status;
+}
+
+/* Fill what is still empty of manager and token from client.json; a missing file is no error. */
+static inspan_status_t load_client(place_t *place, inspan_error_t *err)
+{
+    char path[PLACE_PATH_MAX + 16];
+    char *text = NULL;
+    size_t bytes = 0;
+    json_t *root = NULL;
+    inspan_error_t cause = {0};
+    snprintf(path, sizeof path, "%s/client.json", place->folder);
+    if (os_file_read(path, CLIENT_FILE_MAX, &text, &bytes, &cause) != INSPAN_OK) {
+        if (cause.status == INSPAN_NOT_FOUND || place->manager[0] != '\0') return INSPAN_OK;
+        *err = cause;
+        return cause.status;
+    }
+    inspan_status_t status = json_parse(text, bytes, &root, err);
+    free(text);
+    if (status != INSPAN_OK) {
+        error_prefix(err, "%s", path);
+        return status;
+    }
+    const char *manager = json_get_string(root, "manager");
+    const char *token = json_get_string(root, "token");
+    if (place->manager[0] == '\0' && manager != NULL)
+        status = place_target(manager, PLACE_MANAGER_PORT, place->manager, err);
+    if (status == INSPAN_OK && place->token[0] == '\0' && token != NULL &&
+        check_token(token, NULL) == INSPAN_OK)
+        snprintf(place->token, sizeof place->token, "%s", token);
+    json_free(root);
+    return status;
+}
+
+inspan_status_t place_find(const place_options_t *options, place_t *place, inspan_error_t *err)
+{
+    memset(place, 0, sizeof *place);
+    inspan_status_t status = place_folder(options->folder, place->folder, err);
+    const char *manager = options->manager != NULL ? options->manager : getenv("INSPAN_MANAGER");
+    if (status == INSPAN_OK && manager != NULL && manager[0] != '\0')
+        status = place_target(manager, PLACE_MANAGER_PORT, place->manager, err);
+    if (status == INSPAN_OK) status = place_token(options, place->token, err);
+    if (status == INSPAN_OK && (place->manager[0] == '\0' || place->token[0] == '\0'))
+        status = load_client(place, err);
+    if (status == INSPAN_OK && place->manager[0] == '\0')
+        return error_set(
+            err, INSPAN_NOT_FOUND,
+            "no cluster is known here (no %.200s/client.json): start one with \"inspan up\", or name its "
+            "manager with --manager HOST --token T",
+            place->folder);
+    return status;
+}
+
+inspan_status_t place_save_client(const char *folder, const char *manager, const char *token,
+                                  inspan_error_t *err)
+{
+    char path[PLACE_PATH_MAX + 16];
+    inspan_status_t status = os_mkdir_all(folder, 0700, err);
+    if (status != INSPAN_OK) return status;
+    json_t *root = json_object();
+    json_set_string(root, "manager", manager);
+    json_set_string(root, "token", token);
+    char *text = json_print(root, true);
+    json_free(root);
+    if (text == NULL) return error_set(err, INSPAN_NO_MEMORY, "client.json: out of memory");
+    snprintf(path, sizeof path, "%s/client.json", folder);
+    status = os_file_write(path, text, strlen(text), 0600, err);
+    free(text);
+    return status;
+}
+
+static bool source_of_default_route(char *address, size_t size)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    /* connecting a datagram socket sends nothing: the kernel only chooses the way */
+    struct sockaddr_in far_away = {.sin_family = AF_INET, .sin_port = htons(9)}, own = {0};
+    socklen_t length = sizeof own;
+    inet_pton(AF_INET, "192.0.2.1", &far_away.sin_addr);
+    bool found = connect(fd, (const struct sockaddr *)&far_away, sizeof far_away) == 0 &&
+                 getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
+                 inet_ntop(AF_INET, &own.sin_addr, address, (socklen_t)size) != NULL;
+    close(fd);
+    return found;
+}
+
+static bool first_interface(char *address, size_t size)
+{
+    struct ifaddrs *list = NULL;
+    if (getifaddrs(&list) != 0) return false;
+    bool found = false;
+    for (const struct ifaddrs *at = list; at != NULL && !found; at = at->ifa_next) {
+        if (at->ifa_addr == NULL || at->ifa_addr->sa_family != AF_INET) continue;
+        if ((at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+        const struct sockaddr_in *own = (const void *)at->ifa_addr;
+        found = inet_ntop(AF_INET, &own->sin_addr, address, (socklen_t)size) != NULL;
+    }
+    freeifaddrs(list);
+    return found;
+}
+
+void place_own_address(char *address, size_t size)
+{
+    if (!source_of_default_route(address, size) && !first_interface(address, size))
+        snprintf(address, size, "127.0.0.1");
+}
