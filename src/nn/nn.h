@@ -134,7 +134,9 @@ typedef struct nn_data_config {
 
 typedef struct nn_data nn_data_t;
 
-/* NOT_FOUND, IO, CORRUPT (the text says file, place, expected and found), INVALID (too short for one sample). */
+/* NOT_FOUND, IO, CORRUPT (the text says file, place, expected and found), INVALID (too short for one sample),
+ * UNSUPPORTED (compressed, or IDX numbers other than unsigned bytes), LIMIT (over 16 GiB), NO_MEMORY. IDX pixels become
+ * v / 256, in [0, 1); CSV numbers are taken as they are. */
 inspan_status_t nn_data_open(const nn_data_config_t *config, nn_data_t **data, inspan_error_t *err);
 void nn_data_close(nn_data_t *data);
 
@@ -148,8 +150,9 @@ uint64_t nn_data_validation_samples(const nn_data_t *data); /* held out */
  * is cut into windows whose start is shifted anew each pass): the same on every machine, a function of the position alone.
  * The batch points into data's buffers until the next call. n <= the largest n of nn_data_reserve.
  */
-inspan_status_t nn_data_reserve(nn_data_t *data, uint32_t largest);
+inspan_status_t nn_data_reserve(nn_data_t *data, uint32_t largest); /* OK, NO_MEMORY */
 void nn_data_batch(nn_data_t *data, uint64_t first, uint32_t n, nn_batch_t *batch);
+/* Held-out samples [first, first + n), fewer at their end, in the file's order. */
 void nn_data_validation_batch(nn_data_t *data, uint64_t first, uint32_t n, nn_batch_t *batch);
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------------ */
@@ -159,7 +162,8 @@ inspan_status_t nn_safetensors_write(const char *path, const nn_param_t *tensors
                                      const char *const *metadata, uint32_t n_metadata, inspan_error_t *err);
 
 /* All checks first (header length, JSON, names, offsets, overlaps, sizes, trailing bytes), then load every tensor of
- * `into` by name and shape; fp32 and fp64 convert into each other. NOT_FOUND, CORRUPT, MISMATCH, IO; never half loaded. */
+ * `into` by name and shape (F32, F64, F16, BF16 convert to dtype). NOT_FOUND, CORRUPT, MISMATCH, IO, NO_MEMORY; never
+ * half loaded. */
 inspan_status_t nn_safetensors_read(const char *path, nn_param_t *into, uint32_t n, nn_dtype_t dtype,
                                     inspan_error_t *err);
 
