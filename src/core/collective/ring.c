@@ -90,7 +90,8 @@ static void scratch_open(scratch_t *scratch, ring_t *ring)
         return;
     }
     for (size_t i = 0; i < 2 * (size_t)scratch->places; i++) scratch->readers[i] = SCHED_NONE;
-    if (builder->request->world > 2) builder->schedule->tmp_elements = 2 * (uint64_t)scratch->places * scratch->place;
+    if (builder->request->world > 2)
+        builder->schedule->tmp_elements = 2 * (uint64_t)scratch->places * scratch->place;
 }
 
 static void reduce_phase(ring_t *ring, scratch_t *scratch)

@@ -7,7 +7,7 @@
  * scratch of `tmp_elements`. A chunk is a range of elements, the same on all ranks; an operation names a
  * chunk and, for each side, a buffer; in IN and OUT the chunk lies at its own range, in TMP at `tmp_offset`
  * of the operation. A COPY between the same memory (broadcast's root) is nothing to do. Without elements
- * there is nothing to do at all (but a barrier).
+ * there is nothing to do at all (but a barrier). The chunks cut [0, count) without gap or overlap.
  *
  * An operation may start when the operations in `after` have finished. SEND finishes when its source may be
  * overwritten, RECV and RECV_REDUCE when the data has arrived and been placed or added. A SEND and its RECV
@@ -111,8 +111,10 @@ void sched_free(schedule_t *schedule); /* NULL is fine */
 /*
  * Prove a schedule right for all ranks together: symbolic execution of all parts (ranks[0..world)). Every
  * rank that shall hold a result holds every contribution exactly once; all ranks the same expression tree per
- * element; no deadlock; no operation outside a buffer; no unordered write and read of one range; every SEND
- * meets one RECV. INVALID with a text that names rank, operation and chunk of the first fault.
+ * element; no deadlock, even if a SEND finishes only when its RECV does and each peer's transfers go strictly
+ * in list order; no operation outside a buffer; no two operations on the same elements, one of them writing,
+ * without an order by `after`; every SEND meets one RECV. INVALID with a text that names rank, operation and
+ * chunk of the first fault; NO_MEMORY.
  */
 inspan_status_t sched_check(const schedule_t *const *ranks, uint32_t world, inspan_error_t *err);
 
