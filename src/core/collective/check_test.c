@@ -409,7 +409,7 @@ static void a_lost_contribution_is_found(void **state)
 {
     (void)state;
     schedule_t *ranks[3];
-    const sched_request_t request = ask(SCHED_ALLREDUCE, SCHED_DIRECT, 3, 96);
+    const sched_request_t request = ask(SCHED_REDUCE_SCATTER, SCHED_DIRECT, 3, 96);
     build_all(&request, ranks);
     for (uint32_t i = 0; i < ranks[0]->n_ops; i++) /* rank 1's contribution to rank 0 goes with its receive */
         if (ranks[0]->ops[i].kind == SCHED_RECV_REDUCE && ranks[0]->ops[i].peer == 1) {
