@@ -1,0 +1,834 @@
+/* The core by itself: orders and frames in, actions out, time by hand; then fed by threads through the inbox,
+ * as the agent does it, for the thread sanitizer. */
+#include "agent/core.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/inbox.h"
+#include "base/log.h"
+#include "base/rng.h"
+
+#define S NS_PER_S
+
+typedef struct scene {
+    agent_core_t *core;
+    ns_t now;
+    int reports, prepares, uploads, abandons, spawns, releases, last_signal, signals;
+    agent_state_t state; /* of the last report */
+    uint64_t reported_job;
+    char text[INSPAN_ERROR_TEXT], summary[128];
+    inspan_cause_t cause;
+    uint32_t n_results;
+    uint64_t step;
+    int sent[LOCAL_BYE + 1]; /* frames by type */
+    local_welcome_t welcome;
+    local_end_t last_end;
+    inspan_status_t spawn_result;
+    uint64_t serial;
+    agent_worker_t *worker;
+} scene_t;
+
+static void do_report(void *context, const agent_worker_t *worker)
+{
+    scene_t *scene = context;
+    scene->reports++;
+    scene->state = worker->state;
+    scene->reported_job = worker->job;
+    scene->cause = worker->cause;
+    scene->n_results = worker->n_results;
+    scene->step = worker->progress.step;
+    snprintf(scene->text, sizeof scene->text, "%s", worker->text);
+    snprintf(scene->summary, sizeof scene->summary, "%s", worker->summary ? worker->summary : "");
+}
+
+static void do_prepare(void *context, agent_worker_t *worker)
+{
+    scene_t *scene = context;
+    scene->prepares++;
+    scene->serial = worker->serial;
+    scene->worker = worker;
+}
+
+static void do_upload(void *context, agent_worker_t *worker)
+{
+    (void)worker;
+    ((scene_t *)context)->uploads++;
+}
+
+static void do_abandon(void *context, agent_worker_t *worker)
+{
+    (void)worker;
+    ((scene_t *)context)->abandons++;
+}
+
+static inspan_status_t do_spawn(void *context, agent_worker_t *worker, inspan_error_t *err)
+{
+    scene_t *scene = context;
+    scene->spawns++;
+    if (scene->spawn_result != INSPAN_OK) {
+        snprintf(err->text, sizeof err->text, "no such program");
+        return err->status = scene->spawn_result;
+    }
+    worker->pid = 4242;
+    return INSPAN_OK;
+}
+
+static void do_send(void *context, agent_worker_t *worker, const uint8_t *frame, size_t n)
+{
+    scene_t *scene = context;
+    local_frame_type_t type;
+    const uint8_t *body = NULL;
+    size_t bytes = 0, whole = 0;
+    (void)worker;
+    assert_int_equal(local_peek(frame, n, &type, &body, &bytes, &whole), INSPAN_OK);
+    assert_int_equal(whole, n);
+    scene->sent[type]++;
+    if (type == LOCAL_WELCOME)
+        assert_int_equal(local_decode_welcome(body, bytes, &scene->welcome), INSPAN_OK);
+    if (type == LOCAL_BYE || type == LOCAL_LOST)
+        assert_int_equal(local_decode_end(body, bytes, &scene->last_end), INSPAN_OK);
+}
+
+static void do_signal(void *context, agent_worker_t *worker, int signal)
+{
+    scene_t *scene = context;
+    (void)worker;
+    scene->signals++;
+    scene->last_signal = signal;
+}
+
+static void do_release(void *context, agent_worker_t *worker)
+{
+    (void)worker;
+    ((scene_t *)context)->releases++;
+}
+
+static const agent_actions_t actions = {do_report, do_prepare, do_upload, do_abandon,
+                                        do_spawn,  do_send,    do_signal, do_release};
+
+static scene_t *open_scene(void)
+{
+    scene_t *scene = calloc(1, sizeof *scene);
+    scene->core = agent_core_open(&actions, scene);
+    scene->now = 1000 * S;
+    agent_core_configure(scene->core, "attic", "10.0.0.7", 3, 7500, 7599);
+    return scene;
+}
+
+static void close_scene(scene_t *scene)
+{
+    agent_core_close(scene->core);
+    free(scene);
+}
+
+static inspan_status_t give(scene_t *scene, const uint8_t *frame, size_t n)
+{
+    local_frame_type_t type;
+    const uint8_t *body = NULL;
+    size_t bytes = 0, whole = 0;
+    assert_int_equal(local_peek(frame, n, &type, &body, &bytes, &whole), INSPAN_OK);
+    return agent_core_frame(scene->core, scene->now, scene->worker, type, body, bytes);
+}
+
+static uint8_t frame[LOCAL_FRAME_MAX + 8];
+
+static inspan_status_t give_hello(scene_t *scene, uint16_t major, uint64_t incarnation)
+{
+    size_t n = 0;
+    local_hello_t hello = {.major = major, .pid = 4242, .incarnation = incarnation};
+    local_encode_hello(&hello, frame, sizeof frame, &n);
+    return give(scene, frame, n);
+}
+
+static inspan_status_t give_empty(scene_t *scene, local_frame_type_t type)
+{
+    size_t n = 0;
+    local_encode_empty(type, frame, sizeof frame, &n);
+    return give(scene, frame, n);
+}
+
+static inspan_status_t give_bound(scene_t *scene)
+{
+    size_t n = 0;
+    local_encode_bound(7503, frame, sizeof frame, &n);
+    return give(scene, frame, n);
+}
+
+static inspan_status_t give_tick(scene_t *scene, uint64_t step)
+{
+    size_t n = 0;
+    inspan_progress_t progress = {.step = step, .steps = 10};
+    local_encode_tick(&progress, frame, sizeof frame, &n);
+    return give(scene, frame, n);
+}
+
+static inspan_status_t give_end(scene_t *scene, local_frame_type_t type, inspan_status_t status, int rank,
+                                const char *text)
+{
+    static local_end_t end;
+    size_t n = 0;
+    end = (local_end_t){.status = status, .cause = {.status = status, .rank = rank, .noticed_by = 1}};
+    snprintf(end.text, sizeof end.text, "%s", text);
+    local_encode_end(type, &end, frame, sizeof frame, &n);
+    return give(scene, frame, n);
+}
+
+static void start(scene_t *scene)
+{
+    assert_int_equal(agent_core_start(scene->core, scene->now, 7, 1, 5 * S, scene), INSPAN_OK);
+    assert_int_equal(scene->prepares, 1);
+    agent_core_prepared(scene->core, scene->now, scene->serial, INSPAN_OK, NULL);
+    assert_int_equal(scene->state, AGENT_STATE_STARTED);
+}
+
+static void run_up_to(scene_t *scene, agent_phase_t phase)
+{
+    static inspan_member_t members[2] = {{.node = "a"}, {.node = "attic"}};
+    local_view_t view = {.view = 1, .rank = 1, .world = 2, .members = members};
+    start(scene);
+    if (phase >= AGENT_WELCOMED) assert_int_equal(give_hello(scene, LOCAL_MAJOR, 99), INSPAN_OK);
+    if (phase >= AGENT_BOUND) assert_int_equal(give_bound(scene), INSPAN_OK);
+    if (phase >= AGENT_READY) {
+        agent_core_view(scene->core, scene->now, 7, &view);
+        assert_int_equal(scene->sent[LOCAL_VIEW], 1);
+        assert_int_equal(give_empty(scene, LOCAL_READY), INSPAN_OK);
+    }
+    if (phase >= AGENT_RUNNING) assert_int_equal(give_tick(scene, 1), INSPAN_OK);
+    assert_int_equal(scene->worker->phase, phase);
+}
+
+static void exit_with(scene_t *scene, int code, int signo)
+{
+    os_exit_t result = {.code = code, .signal = signo, .memory_limit = UINT64_MAX};
+    agent_core_exited(scene->core, scene->now, scene->worker, &result);
+}
+
+/* ---- The straight way
+ * ------------------------------------------------------------------------------------------ */
+
+static void test_done(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    assert_int_equal(scene->welcome.threads, 3);
+    assert_int_equal(scene->welcome.last_port, 7599);
+    assert_int_equal(scene->state, AGENT_STATE_RUNNING);
+    assert_int_equal(give_end(scene, LOCAL_DONE, INSPAN_OK, -1, "{\"steps\":10}"), INSPAN_OK);
+    assert_int_equal(scene->sent[LOCAL_BYE], 1);
+    assert_int_equal(scene->uploads, 1);
+    exit_with(scene, 0, 0);
+    assert_int_equal(scene->state, AGENT_STATE_RUNNING); /* the results are not safe yet */
+    agent_result_t result = {.name = "model.safetensors", .bytes = 5};
+    agent_core_uploaded(scene->core, scene->now, scene->serial, INSPAN_OK, NULL, &result, 1);
+    assert_int_equal(scene->state, AGENT_STATE_DONE);
+    assert_int_equal(scene->n_results, 1);
+    assert_string_equal(scene->summary, "{\"steps\":10}");
+    assert_int_equal(agent_core_running(scene->core), 0);
+    close_scene(scene);
+}
+
+static void test_done_needs_its_results(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    give_end(scene, LOCAL_DONE, INSPAN_OK, -1, "{}");
+    agent_core_uploaded(scene->core, scene->now, scene->serial, INSPAN_IO, "the manager's disk is full", NULL,
+                        0);
+    assert_int_equal(scene->state, AGENT_STATE_FAILED);
+    assert_string_equal(scene->text, "the manager's disk is full");
+    int reports = scene->reports;
+    exit_with(scene, 0, 0);
+    assert_int_equal(scene->reports, reports); /* one end only */
+    close_scene(scene);
+}
+
+static void test_view_before_the_worker_is_bound(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    inspan_member_t member = {.node = "attic"};
+    local_view_t view = {.view = 3, .rank = 1, .world = 2, .members = (inspan_member_t[]){member, member}};
+    run_up_to(scene, AGENT_WELCOMED);
+    agent_core_view(scene->core, scene->now, 7, &view);
+    assert_int_equal(scene->sent[LOCAL_VIEW], 0);
+    give_bound(scene);
+    assert_int_equal(scene->sent[LOCAL_VIEW], 1);
+    agent_core_view(scene->core, scene->now, 7, &view); /* repeated after a reconnect of the manager */
+    assert_int_equal(scene->sent[LOCAL_VIEW], 1);
+    close_scene(scene);
+}
+
+/* ---- Ends
+ * ----------------------------------------------------------------------------------------------------- */
+
+static void test_ends_are_told_apart(void **state)
+{
+    (void)state;
+    const struct {
+        os_exit_t result;
+        inspan_status_t status;
+        const char *text;
+    } cases[] = {
+        {{.code = 3, .memory_limit = UINT64_MAX}, INSPAN_JOB_FAILED, "exit code 3"},
+        {{.code = 0, .memory_limit = UINT64_MAX}, INSPAN_JOB_FAILED, "without having said that it is done"},
+        {{.code = -1, .signal = SIGKILL, .memory_limit = UINT64_MAX}, INSPAN_PEER_LOST, "killed by signal 9"},
+        {{.code = -1, .signal = SIGILL, .memory_limit = UINT64_MAX}, INSPAN_PEER_LOST, "Illegal instruction"},
+        {{.code = -1,
+          .signal = SIGKILL,
+          .out_of_memory = true,
+          .memory_limit = 300000000,
+          .peak_bytes = 299000000},
+         INSPAN_NO_MEMORY,
+         "limit 300.0 MB"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int phase = AGENT_STARTING; phase <= AGENT_RUNNING; phase++) {
+            scene_t *scene = open_scene();
+            run_up_to(scene, (agent_phase_t)phase);
+            agent_core_exited(scene->core, scene->now, scene->worker, &cases[i].result);
+            assert_int_equal(scene->state, AGENT_STATE_FAILED);
+            assert_int_equal(scene->cause.status, cases[i].status);
+            assert_int_equal(scene->cause.rank, 1);
+            assert_string_equal(scene->cause.node, "attic");
+            assert_non_null(strstr(scene->text, cases[i].text));
+            assert_non_null(strstr(scene->text, "attic"));
+            assert_int_equal(scene->worker->phase, AGENT_GONE);
+            close_scene(scene);
+        }
+}
+
+static void test_worker_says_why(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    give_end(scene, LOCAL_FAILED, INSPAN_PEER_LOST, 2, "rank 2 on node b is gone");
+    assert_int_equal(scene->state, AGENT_STATE_FAILED); /* at once, its process still runs */
+    assert_int_equal(scene->cause.rank, 2);
+    assert_string_equal(scene->text, "rank 2 on node b is gone");
+    assert_int_equal(scene->sent[LOCAL_BYE], 1);
+    int reports = scene->reports;
+    give_end(scene, LOCAL_FAILED, INSPAN_IO, 1, "said twice"); /* after a reconnect: answered, not reported */
+    assert_int_equal(scene->sent[LOCAL_BYE], 2);
+    scene->now += 3 * S; /* it does not exit by itself */
+    agent_core_tick(scene->core, scene->now);
+    assert_int_equal(scene->last_signal, SIGTERM);
+    scene->now += 3 * S;
+    agent_core_tick(scene->core, scene->now);
+    assert_int_equal(scene->last_signal, SIGKILL);
+    exit_with(scene, -1, SIGKILL);
+    assert_int_equal(scene->reports, reports);
+    assert_int_equal(scene->worker->phase, AGENT_GONE);
+    close_scene(scene);
+}
+
+static void tick_for(scene_t *scene, ns_t duration)
+{
+    for (ns_t end = scene->now + duration; scene->now < end; scene->now += 100 * NS_PER_MS)
+        agent_core_tick(scene->core, scene->now);
+}
+
+static void test_silence(void **state)
+{
+    (void)state;
+    for (int phase = AGENT_WELCOMED; phase <= AGENT_RUNNING; phase++) {
+        scene_t *scene = open_scene();
+        run_up_to(scene, (agent_phase_t)phase);
+        tick_for(scene, 4 * S + 900 * NS_PER_MS);
+        assert_int_equal(scene->signals, 0);
+        give_tick(scene, 2);
+        tick_for(scene, 4 * S + 900 * NS_PER_MS);
+        assert_int_equal(scene->signals, 0);
+        tick_for(scene, 300 * NS_PER_MS);
+        assert_int_equal(scene->last_signal, SIGKILL);
+        assert_int_equal(scene->state, AGENT_STATE_FAILED);
+        assert_non_null(strstr(scene->text, "silent for 5."));
+        assert_non_null(strstr(scene->text, "stopped or frozen"));
+        assert_int_equal(scene->cause.rank, 1);
+        close_scene(scene);
+    }
+}
+
+/* A laptop that slept for an hour wakes with its workers. */
+static void test_own_absence_is_forgiven(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    tick_for(scene, 2 * S);
+    scene->now += 3600 * S;
+    agent_core_tick(scene->core, scene->now);
+    assert_int_equal(scene->signals, 0);
+    tick_for(scene, 2 * S);
+    assert_int_equal(scene->signals, 0);
+    tick_for(scene, 2 * S); /* but the silence before and after adds up */
+    assert_int_equal(scene->last_signal, SIGKILL);
+    close_scene(scene);
+}
+
+static void test_never_says_hello(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    start(scene);
+    tick_for(scene, 29 * S);
+    assert_int_equal(scene->signals, 0);
+    tick_for(scene, 2 * S);
+    assert_int_equal(scene->last_signal, SIGKILL);
+    assert_non_null(strstr(scene->text, "did not call its agent"));
+    close_scene(scene);
+}
+
+static void test_reconnect_of_a_worker(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    agent_core_disconnected(scene->core, scene->now, scene->worker);
+    tick_for(scene, 3 * S);
+    assert_int_equal(give_hello(scene, LOCAL_MAJOR, 99), INSPAN_OK);
+    assert_int_equal(give_bound(scene), INSPAN_OK);
+    assert_int_equal(give_empty(scene, LOCAL_READY), INSPAN_OK);
+    assert_int_equal(scene->worker->phase, AGENT_RUNNING);
+    agent_core_disconnected(scene->core, scene->now, scene->worker);
+    assert_int_equal(give_hello(scene, LOCAL_MAJOR, 100), INSPAN_CORRUPT); /* somebody else */
+    assert_int_equal(scene->last_signal, SIGKILL);
+    close_scene(scene);
+}
+
+static void test_another_version(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    start(scene);
+    assert_int_equal(give_hello(scene, 9, 1), INSPAN_VERSION);
+    assert_int_equal(scene->sent[LOCAL_BYE], 1);
+    assert_int_equal(scene->last_end.status, INSPAN_VERSION);
+    assert_non_null(strstr(scene->text, "9.0"));
+    assert_int_equal(scene->cause.status, INSPAN_VERSION);
+    close_scene(scene);
+}
+
+static void test_frames_that_cannot_be(void **state)
+{
+    (void)state;
+    static const local_frame_type_t wrong[] = {LOCAL_WELCOME, LOCAL_VIEW, LOCAL_STOP, LOCAL_LOST,
+                                               LOCAL_READY};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        scene_t *scene = open_scene();
+        run_up_to(scene, AGENT_WELCOMED);
+        assert_int_equal(give_empty(scene, wrong[i]), INSPAN_CORRUPT);
+        assert_int_equal(scene->state, AGENT_STATE_FAILED);
+        assert_int_equal(scene->last_signal, SIGKILL);
+        close_scene(scene);
+    }
+    scene_t *scene = open_scene();
+    start(scene);
+    assert_int_equal(give_bound(scene), INSPAN_CORRUPT); /* before HELLO */
+    close_scene(scene);
+}
+
+/* ---- Orders
+ * ----------------------------------------------------------------------------------------------------- */
+
+static void test_stop(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    agent_core_stop(scene->core, scene->now, 7, 1, false, "cancelled by its owner");
+    assert_int_equal(scene->sent[LOCAL_STOP], 1);
+    assert_int_equal(scene->signals, 0);
+    give_end(scene, LOCAL_FAILED, INSPAN_ABORTED, 1, "cancelled at step 3");
+    assert_int_equal(scene->cause.status, INSPAN_ABORTED);
+    exit_with(scene, 3, 0);
+    assert_int_equal(scene->signals, 0);
+    close_scene(scene);
+
+    scene = open_scene(); /* one that does not listen */
+    run_up_to(scene, AGENT_RUNNING);
+    agent_core_stop(scene->core, scene->now, 7, 1, false, "cancelled by its owner");
+    for (int i = 0; i < 11; i++) {
+        tick_for(scene, S);
+        give_tick(scene, 5);
+    }
+    assert_int_equal(scene->last_signal, SIGTERM);
+    for (int i = 0; i < 2; i++) {
+        tick_for(scene, S);
+        give_tick(scene, 5);
+    }
+    assert_int_equal(scene->last_signal, SIGKILL);
+    exit_with(scene, -1, SIGKILL);
+    assert_int_equal(scene->cause.status, INSPAN_ABORTED);
+    assert_string_equal(scene->text, "cancelled by its owner");
+    close_scene(scene);
+}
+
+static void test_stop_at_once_and_early(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    agent_core_stop(scene->core, scene->now, 7, 1, true, "rank 2 is lost");
+    assert_int_equal(scene->last_signal, SIGTERM);
+    exit_with(scene, -1, SIGTERM);
+    assert_string_equal(scene->text, "rank 2 is lost");
+    close_scene(scene);
+
+    scene = open_scene(); /* while the data is fetched */
+    agent_core_start(scene->core, scene->now, 7, 1, 5 * S, scene);
+    agent_core_stop(scene->core, scene->now, 7, 1, false, NULL);
+    assert_int_equal(scene->abandons, 1);
+    assert_int_equal(scene->state, AGENT_STATE_FAILED);
+    assert_int_equal(agent_core_running(scene->core), 1);
+    agent_core_prepared(scene->core, scene->now, scene->serial, INSPAN_OK, NULL);
+    assert_int_equal(scene->spawns, 0);
+    assert_int_equal(agent_core_running(scene->core), 0);
+    close_scene(scene);
+}
+
+static void test_orders_for_strangers(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    inspan_member_t member = {.node = "attic"};
+    local_view_t view = {.view = 1, .rank = 0, .world = 1, .members = &member};
+    inspan_cause_t cause = {.status = INSPAN_PEER_LOST};
+    agent_core_stop(scene->core, scene->now, 55, 0, true, "x");
+    assert_int_equal(scene->reported_job, 55);
+    assert_int_equal(scene->cause.status, INSPAN_NOT_FOUND);
+    agent_core_view(scene->core, scene->now, 56, &view);
+    assert_int_equal(scene->reported_job, 56);
+    agent_core_lost(scene->core, scene->now, 57, &cause);
+    assert_int_equal(scene->reported_job, 56);
+    close_scene(scene);
+}
+
+static void test_lost_member(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    inspan_cause_t cause = {
+        .status = INSPAN_PEER_LOST, .rank = 0, .node = "b", .text = "node b: agent silent for 5.0 s"};
+    agent_core_lost(scene->core, scene->now, 7, &cause);
+    assert_int_equal(scene->sent[LOCAL_LOST], 1);
+    assert_string_equal(scene->last_end.cause.node, "b");
+    close_scene(scene);
+}
+
+static void test_start_twice_and_too_many(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_BOUND);
+    int reports = scene->reports;
+    assert_int_equal(agent_core_start(scene->core, scene->now, 7, 1, 5 * S, NULL), INSPAN_EXISTS);
+    assert_int_equal(scene->reports, reports + 1);
+    assert_int_equal(scene->state, AGENT_STATE_BOUND);
+    for (uint32_t rank = 2; rank <= AGENT_WORKERS; rank++)
+        assert_int_equal(agent_core_start(scene->core, scene->now, 7, rank, 5 * S, NULL), INSPAN_OK);
+    assert_int_equal(agent_core_start(scene->core, scene->now, 8, 0, 5 * S, NULL), INSPAN_LIMIT);
+    assert_int_equal(scene->reported_job, 8);
+    assert_int_equal(scene->cause.status, INSPAN_LIMIT);
+    agent_core_prepared(scene->core, scene->now, scene->serial, INSPAN_IO, "no data"); /* one of them ends */
+    assert_int_equal(agent_core_start(scene->core, scene->now, 8, 0, 5 * S, NULL), INSPAN_OK);
+    assert_int_equal(scene->releases, 1);
+    close_scene(scene);
+}
+
+static void test_cannot_start(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    scene->spawn_result = INSPAN_NOT_FOUND;
+    agent_core_start(scene->core, scene->now, 7, 1, 5 * S, scene);
+    agent_core_prepared(scene->core, scene->now, scene->serial, INSPAN_OK, NULL);
+    assert_int_equal(scene->state, AGENT_STATE_FAILED);
+    assert_string_equal(scene->text, "no such program");
+    close_scene(scene);
+}
+
+/* The last report is kept until a link has carried it and stayed up; a reconnect tells it again. */
+static void test_last_report_is_delivered(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    exit_with(scene, 1, 0); /* no link */
+    tick_for(scene, 60 * S);
+    assert_int_equal(scene->releases, 0);
+    agent_core_link(scene->core, scene->now, true);
+    tick_for(scene, 4 * S);
+    agent_core_link(scene->core, scene->now, false); /* too early to be sure */
+    tick_for(scene, 60 * S);
+    assert_non_null(agent_core_each(scene->core, NULL));
+    agent_core_link(scene->core, scene->now, true);
+    tick_for(scene, 6 * S);
+    assert_int_equal(scene->releases, 1);
+    assert_null(agent_core_each(scene->core, NULL));
+    int reports = scene->reports;
+    agent_core_stop(scene->core, scene->now, 7, 1, true, "too late"); /* no surprise, no report */
+    assert_int_equal(scene->reports, reports);
+    close_scene(scene);
+}
+
+static void test_progress_is_held_back(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    run_up_to(scene, AGENT_RUNNING);
+    int reports = scene->reports;
+    for (uint64_t step = 2; step < 102; step++) { /* a second of steps of 10 ms */
+        scene->now += 10 * NS_PER_MS;
+        give_tick(scene, step);
+        if (step % 10 == 0) agent_core_tick(scene->core, scene->now);
+    }
+    assert_true(scene->reports - reports >= 4 && scene->reports - reports <= 6);
+    tick_for(scene, S);
+    assert_int_equal(scene->step, 101); /* the latest arrives all the same */
+    close_scene(scene);
+}
+
+/* Any order of events: ends once, never signals or spawns what is gone, forgets all. */
+static void test_random_events(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        rng_t rng;
+        rng_seed(&rng, seed, 0);
+        scene_t *scene = open_scene();
+        agent_core_start(scene->core, scene->now, 7, 1, 5 * S, scene);
+        bool alive = false;
+        int ends = 0;
+        for (int i = 0; i < 60; i++) {
+            agent_worker_t *worker = agent_core_find(scene->core, 7, 1);
+            if (worker == NULL) break;
+            alive = worker->pid != 0;
+            int before = scene->reports, signals = scene->signals;
+            bool over = worker->phase >= AGENT_ENDING;
+            scene->now += (ns_t)rng_below(&rng, (uint64_t)S);
+            switch (rng_below(&rng, 12)) {
+            case 0: agent_core_prepared(scene->core, scene->now, scene->serial, INSPAN_OK, NULL); break;
+            case 1:
+                if (alive) give_hello(scene, LOCAL_MAJOR, 99);
+                break;
+            case 2:
+                if (alive && worker->connected) give_bound(scene);
+                break;
+            case 3:
+                if (alive && worker->phase >= AGENT_BOUND && worker->connected)
+                    give_empty(scene, LOCAL_READY);
+                break;
+            case 4:
+                if (alive && worker->connected) give_tick(scene, (uint64_t)i);
+                break;
+            case 5:
+                if (alive && worker->connected && i > 20) give_end(scene, LOCAL_DONE, INSPAN_OK, -1, "{}");
+                break;
+            case 6:
+                if (alive && worker->connected && i > 30) give_end(scene, LOCAL_FAILED, INSPAN_IO, 0, "e");
+                break;
+            case 7:
+                if (alive && (over || i > 40)) exit_with(scene, 0, 0);
+                break;
+            case 8:
+                agent_core_uploaded(scene->core, scene->now, scene->serial, INSPAN_OK, NULL, NULL, 0);
+                break;
+            case 9:
+                if (i > 30) agent_core_stop(scene->core, scene->now, 7, 1, seed & 1, "r");
+                break;
+            case 10: agent_core_link(scene->core, scene->now, rng_below(&rng, 2)); break;
+            default: agent_core_tick(scene->core, scene->now); break;
+            }
+            if (!alive) assert_int_equal(scene->signals, signals);
+            worker = agent_core_find(scene->core, 7, 1);
+            bool ended = scene->state == AGENT_STATE_DONE || scene->state == AGENT_STATE_FAILED;
+            if (scene->reports > before && ended) ends++;
+            assert_true(ends <= 1);
+        }
+        close_scene(scene);
+        /* released whatever happened */
+    }
+}
+
+/* ---- With threads, as in the agent
+ * ------------------------------------------------------------------------------- */
+
+enum { MANAGER_ORDERS = 1, WORKER_FRAME, WORKER_EXIT, PREPARED, UPLOADED };
+enum { THREADED_JOBS = 48 };
+
+typedef struct crowd {
+    scene_t scene;
+    inbox_t *inbox;
+} crowd_t;
+
+typedef struct frame_copy {
+    size_t n;
+    uint8_t bytes[128];
+} frame_copy_t;
+
+static void post(crowd_t *crowd, int kind, uint64_t id, void *payload)
+{
+    assert_int_equal(inbox_post(crowd->inbox, (inbox_message_t){kind, id, payload}), INSPAN_OK);
+}
+
+static void *manager_thread(void *context) /* the fake rpc: gives orders as fast as they are taken */
+{
+    crowd_t *crowd = context;
+    for (uint64_t job = 1; job <= THREADED_JOBS; job++) post(crowd, MANAGER_ORDERS, job, NULL);
+    return NULL;
+}
+
+typedef struct life {
+    crowd_t *crowd;
+    uint64_t serial;
+} life_t;
+
+static void *worker_thread(void *context) /* prepare, process and upload of one worker */
+{
+    life_t *life = context;
+    post(life->crowd, PREPARED, life->serial, NULL);
+    frame_copy_t *hello = malloc(sizeof *hello);
+    local_hello_t body = {.major = LOCAL_MAJOR, .incarnation = life->serial};
+    local_encode_hello(&body, hello->bytes, sizeof hello->bytes, &hello->n);
+    post(life->crowd, WORKER_FRAME, life->serial, hello);
+    post(life->crowd, WORKER_EXIT, life->serial, NULL);
+    free(life);
+    return NULL;
+}
+
+static void dispatch(crowd_t *crowd, const inbox_message_t *message, pthread_t *threads, size_t *n_threads)
+{
+    scene_t *scene = &crowd->scene;
+    agent_worker_t *worker = agent_core_by_serial(scene->core, message->id);
+    os_exit_t result = {.code = 1, .memory_limit = UINT64_MAX};
+    frame_copy_t *copy = message->payload;
+    switch (message->kind) {
+    case MANAGER_ORDERS: {
+        life_t *life = malloc(sizeof *life);
+        assert_int_equal(agent_core_start(scene->core, scene->now, message->id, 0, S, NULL), INSPAN_OK);
+        *life = (life_t){crowd, scene->serial};
+        assert_int_equal(pthread_create(&threads[(*n_threads)++], NULL, worker_thread, life), 0);
+        break;
+    }
+    case PREPARED: agent_core_prepared(scene->core, scene->now, message->id, INSPAN_OK, NULL); break;
+    case WORKER_FRAME:
+        scene->worker = worker;
+        assert_int_equal(give(scene, copy->bytes, copy->n), INSPAN_OK);
+        free(copy);
+        break;
+    case WORKER_EXIT: agent_core_exited(scene->core, scene->now, worker, &result); break;
+    default: fail();
+    }
+}
+
+static void test_fed_by_threads(void **state)
+{
+    (void)state;
+    crowd_t crowd = {.inbox = inbox_open(8, NULL, NULL, NULL)};
+    scene_t *made = open_scene();
+    crowd.scene = *made;
+    agent_core_close(made->core);
+    crowd.scene.core = agent_core_open(&actions, &crowd.scene);
+    free(made);
+    agent_core_link(crowd.scene.core, crowd.scene.now, true);
+    pthread_t manager, threads[THREADED_JOBS];
+    size_t n_threads = 0;
+    int ended = 0;
+    assert_int_equal(pthread_create(&manager, NULL, manager_thread, &crowd), 0);
+    while (ended < THREADED_JOBS) {
+        inbox_message_t message;
+        assert_true(inbox_take(crowd.inbox, &message, 20 * S));
+        dispatch(&crowd, &message, threads, &n_threads);
+        if (message.kind == WORKER_EXIT) {
+            ended++;
+            crowd.scene.now += 2 * S; /* told, and the link stayed: forgotten at the next tick */
+            agent_core_tick(crowd.scene.core, crowd.scene.now);
+        }
+    }
+    pthread_join(manager, NULL);
+    for (size_t i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(crowd.scene.spawns, THREADED_JOBS);
+    agent_core_close(crowd.scene.core);
+    assert_int_equal(crowd.scene.releases, THREADED_JOBS);
+    inbox_close(crowd.inbox);
+}
+
+static void *poster_thread(void *context)
+{
+    crowd_t *crowd = context;
+    inspan_status_t status = INSPAN_OK;
+    for (int i = 0; i < 100 && status == INSPAN_OK; i++)
+        status = inbox_post(crowd->inbox, (inbox_message_t){WORKER_EXIT, (uint64_t)i, NULL});
+    return status == INSPAN_ABORTED ? crowd : NULL;
+}
+
+static int dropped;
+
+static void count_drop(const inbox_message_t *message)
+{
+    (void)message;
+    dropped++;
+}
+
+static void test_inbox_is_bounded(void **state)
+{
+    (void)state;
+    crowd_t crowd = {.inbox = inbox_open(3, NULL, NULL, count_drop)};
+    inbox_message_t message;
+    pthread_t thread;
+    void *aborted = NULL;
+    assert_false(inbox_take(crowd.inbox, &message, NS_PER_MS));
+    assert_int_equal(pthread_create(&thread, NULL, poster_thread, &crowd), 0);
+    for (uint64_t i = 0; i < 10; i++) {
+        assert_true(inbox_take(crowd.inbox, &message, 20 * S));
+        assert_int_equal(message.id, i);
+    }
+    inbox_shut(crowd.inbox);
+    pthread_join(thread, &aborted);
+    assert_non_null(aborted);
+    dropped = 0;
+    inbox_close(crowd.inbox);
+    assert_true(dropped <= 3);
+}
+
+int main(void)
+{
+    log_set_level(LOG_NONE);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_done),
+        cmocka_unit_test(test_done_needs_its_results),
+        cmocka_unit_test(test_view_before_the_worker_is_bound),
+        cmocka_unit_test(test_ends_are_told_apart),
+        cmocka_unit_test(test_worker_says_why),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_own_absence_is_forgiven),
+        cmocka_unit_test(test_never_says_hello),
+        cmocka_unit_test(test_reconnect_of_a_worker),
+        cmocka_unit_test(test_another_version),
+        cmocka_unit_test(test_frames_that_cannot_be),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stop_at_once_and_early),
+        cmocka_unit_test(test_orders_for_strangers),
+        cmocka_unit_test(test_lost_member),
+        cmocka_unit_test(test_start_twice_and_too_many),
+        cmocka_unit_test(test_cannot_start),
+        cmocka_unit_test(test_last_report_is_delivered),
+        cmocka_unit_test(test_progress_is_held_back),
+        cmocka_unit_test(test_random_events),
+        cmocka_unit_test(test_fed_by_threads),
+        cmocka_unit_test(test_inbox_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
