@@ -52,7 +52,8 @@ typedef struct nn_batch {
 } nn_batch_t;
 
 /* Bytes that a model with this micro-batch needs (weights, activations; gradients and optimiser state apart), exact to
- * 10 %, without allocating. INVALID names the field that cannot be. */
+ * 10 %, without allocating, on one thread; each further thread adds scratch of less than one sample's
+ * activations. INVALID names the field that cannot be. */
 inspan_status_t nn_model_memory(const nn_model_config_t *config, uint32_t micro_batch, uint64_t *weights_bytes,
                                 uint64_t *activation_bytes, inspan_error_t *err);
 
@@ -64,6 +65,7 @@ void nn_model_close(nn_model_t *model);
 
 /* Parameters in order of registration (forward order); backward finishes them in about the reverse order. */
 uint32_t nn_model_params(const nn_model_t *model, const nn_param_t **params);
+const nn_model_config_t *nn_model_config(const nn_model_t *model);
 
 /* Called on the calling thread in backward when the gradient of parameter `index` is complete for this pass. */
 typedef void (*nn_ready_fn)(void *context, uint32_t index);
@@ -83,7 +85,9 @@ inspan_status_t nn_model_evaluate(nn_model_t *model, const nn_batch_t *batch, do
 inspan_status_t nn_model_next(nn_model_t *model, const uint16_t *tokens, uint32_t n, double *logits,
                               inspan_error_t *err);
 
-/* Which gemm was taken at the start and why, for `inspan version` and logs ("oneDNN 2.6: 104 GFLOP/s; OpenBLAS ..."). */
+/* Which gemm was taken at the start and why, for `inspan version` and logs ("oneDNN 2.6: fp32 104 GFLOP/s; OpenBLAS
+ * ..."). The first call (or the first nn_model_open) makes the choice: a program calls this before it starts threads, as
+ * loading OpenBLAS sets environment variables for a moment. Blocks about a tenth of a second then. */
 const char *nn_gemm_report(void);
 
 /* ---- Optimisers: elementwise over the flat parameter list, the same bits on every instruction set ------------------- */

@@ -1,0 +1,24 @@
+#include "nn/gemm.h"
+#include "nn/kernels.h"
+
+#define NAMED(isa) NN_PASTE(REAL(kernels), isa)
+
+extern const kernels_t NAMED(scalar);
+#if defined(__x86_64__)
+extern const kernels_t NAMED(avx2), NAMED(avx512);
+#endif
+
+const kernels_t *REAL(kernels_get)(nn_isa_t isa)
+{
+#if defined(__x86_64__)
+    if (isa == NN_ISA_AVX512) return &NAMED(avx512);
+    if (isa == NN_ISA_AVX2) return &NAMED(avx2);
+#endif
+    (void)isa;
+    return &NAMED(scalar);
+}
+
+NN_PASTE(REAL(gemm), t) REAL(gemm_builtin)(nn_isa_t isa)
+{
+    return REAL(kernels_get)(isa)->gemm;
+}
