@@ -1,7 +1,7 @@
 /*
- * One block of memory that is cut into pieces of 64-byte alignment. With base NULL nothing is cut and only `used` grows:
- * the same layout code tells first how much is needed and then takes it. Under the address sanitizer a poisoned gap
- * follows each piece.
+ * One block of memory that is cut into pieces of 64-byte alignment. With base NULL nothing is cut and only
+ * `used` grows: the same layout code tells first how much is needed and then takes it. Under the address
+ * sanitizer a poisoned gap follows each piece.
  */
 #ifndef NN_ARENA_H
 #define NN_ARENA_H
@@ -27,8 +27,8 @@ typedef struct arena {
 static inline void *arena_take(arena_t *arena, uint64_t count, uint64_t size)
 {
     uint64_t bytes, end;
-    if (__builtin_mul_overflow(count, size, &bytes) ||
-        __builtin_add_overflow(arena->used, bytes, &end) || end > INT64_MAX - 128 - ARENA_GAP) {
+    if (__builtin_mul_overflow(count, size, &bytes) || __builtin_add_overflow(arena->used, bytes, &end) ||
+        end > INT64_MAX - 128 - ARENA_GAP) {
         arena->overflow = true;
         return NULL;
     }

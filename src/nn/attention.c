@@ -1,14 +1,14 @@
 /*
- * Causal attention by blocks of queries: a block sees only the keys up to its last query, so that about half of the
- * square is never computed, and backward makes the probabilities again from the scores and one number per row instead
- * of keeping them (Dao et al. 2022). Heads are divided over the threads.
+ * Causal attention by blocks of queries: a block sees only the keys up to its last query, so that about half
+ * of the square is never computed, and backward makes the probabilities again from the scores and one number
+ * per row instead of keeping them (Dao et al. 2022). Heads are divided over the threads.
  */
 #include "nn/compute.h"
 
 #define QUERIES ((size_t)64) /* in a block */
 
 typedef struct job {
-    const REAL(attention_t) *shape;
+    const REAL(attention_t) * shape;
     const real_t *qkv, *out_const, *dout, *lse_const;
     real_t *out, *lse, *dqkv;
 } job_t;
@@ -30,13 +30,14 @@ static void forward_head(const compute_t *c, const job_t *job, size_t head, real
     for (size_t first = 0; first < s->time; first += QUERIES) {
         size_t rows = s->time - first < QUERIES ? s->time - first : QUERIES, keys = first + rows;
         c->gemm(false, true, rows, keys, s->head, 1, q + first * ld, ld, k, ld, 0, scores, keys);
-        c->kernels->attention_softmax(rows, keys, keys, first, scale, scores, job->lse + head * s->time + first);
+        c->kernels->attention_softmax(rows, keys, keys, first, scale, scores,
+                                      job->lse + head * s->time + first);
         c->gemm(false, false, rows, s->head, keys, 1, scores, keys, v, ld, 0, out + first * width, width);
     }
 }
 
-static void forward_part(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread, real_t *a,
-                         real_t *b)
+static void forward_part(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,
+                         real_t *a, real_t *b)
 {
     (void)a, (void)b;
     const job_t *job = context;
@@ -44,8 +45,8 @@ static void forward_part(const compute_t *c, void *context, size_t first, size_t
     for (size_t head = first; head < end; head++) forward_head(c, job, head, scratch);
 }
 
-void REAL(attention_forward)(const compute_t *c, const REAL(attention_t) *attention, const real_t *qkv, real_t *out,
-                             real_t *lse)
+void REAL(attention_forward)(const compute_t *c, const REAL(attention_t) * attention, const real_t *qkv,
+                             real_t *out, real_t *lse)
 {
     job_t job = {.shape = attention, .qkv = qkv, .out = out, .lse = lse};
     REAL(compute_rows)(c, attention->samples * attention->heads, 1, forward_part, &job, NULL, 0, NULL, 0);
@@ -70,16 +71,16 @@ static void backward_head(const compute_t *c, const job_t *job, size_t head, rea
         c->gemm(false, true, rows, keys, s->head, 1, q + first * ld, ld, k, ld, 0, p, keys);
         c->gemm(false, true, rows, keys, s->head, 1, dout, width, v, ld, 0, dp, keys);
         c->kernels->row_dot(rows, s->head, width, out, dout, dot); /* sum of p dp = out . dout */
-        c->kernels->attention_softmax_backward(rows, keys, keys, first, scale, job->lse_const + head * s->time + first,
-                                               dot, p, dp);
+        c->kernels->attention_softmax_backward(rows, keys, keys, first, scale,
+                                               job->lse_const + head * s->time + first, dot, p, dp);
         c->gemm(true, false, keys, s->head, rows, 1, p, keys, dout, width, beta, dv, ld);
         c->gemm(true, false, keys, s->head, rows, 1, dp, keys, q + first * ld, ld, beta, dk, ld);
         c->gemm(false, false, rows, s->head, keys, 1, dp, keys, k, ld, 0, dq + first * ld, ld);
     }
 }
 
-static void backward_part(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread, real_t *a,
-                          real_t *b)
+static void backward_part(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,
+                          real_t *a, real_t *b)
 {
     (void)a, (void)b;
     const job_t *job = context;
@@ -87,9 +88,10 @@ static void backward_part(const compute_t *c, void *context, size_t first, size_
     for (size_t head = first; head < end; head++) backward_head(c, job, head, scratch);
 }
 
-void REAL(attention_backward)(const compute_t *c, const REAL(attention_t) *attention, const real_t *qkv,
+void REAL(attention_backward)(const compute_t *c, const REAL(attention_t) * attention, const real_t *qkv,
                               const real_t *out, const real_t *lse, const real_t *dout, real_t *dqkv)
 {
-    job_t job = {.shape = attention, .qkv = qkv, .out_const = out, .lse_const = lse, .dout = dout, .dqkv = dqkv};
+    job_t job = {
+        .shape = attention, .qkv = qkv, .out_const = out, .lse_const = lse, .dout = dout, .dqkv = dqkv};
     REAL(compute_rows)(c, attention->samples * attention->heads, 1, backward_part, &job, NULL, 0, NULL, 0);
 }

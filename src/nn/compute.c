@@ -4,7 +4,8 @@
 
 #include "nn/gemm.h"
 
-/* A part below this many rows or columns is not worth a thread; multiples keep the libraries' blocks whole. */
+/* A part below this many rows or columns is not worth a thread; multiples keep the libraries' blocks whole.
+ */
 #define GEMM_GRAIN 16
 #define ROW_GRAIN  8
 #define LINE_REALS (64 / sizeof(real_t))
@@ -23,7 +24,8 @@ void REAL(compute_init)(compute_t *c, const nn_model_t *model, size_t sums, aren
 #endif
 }
 
-/* ---- Division over threads ------------------------------------------------------------------------------------------- */
+/* ---- Division over threads
+ * ------------------------------------------------------------------------------------------- */
 
 typedef struct matmul {
     const compute_t *c;
@@ -41,22 +43,33 @@ static void matmul_part(void *context, uint32_t thread, uint32_t threads)
     if (first == end) return;
     if (g->by_rows) {
         const real_t *a = g->a + (g->transpose_a ? first : first * g->lda);
-        g->c->gemm(g->transpose_a, g->transpose_b, end - first, g->n, g->k, 1, a, g->lda, g->b, g->ldb, g->beta,
-                   g->out + first * g->ldc, g->ldc);
+        g->c->gemm(g->transpose_a, g->transpose_b, end - first, g->n, g->k, 1, a, g->lda, g->b, g->ldb,
+                   g->beta, g->out + first * g->ldc, g->ldc);
     } else {
         const real_t *b = g->b + (g->transpose_b ? first * g->ldb : first);
-        g->c->gemm(g->transpose_a, g->transpose_b, g->m, end - first, g->k, 1, g->a, g->lda, b, g->ldb, g->beta,
-                   g->out + first, g->ldc);
+        g->c->gemm(g->transpose_a, g->transpose_b, g->m, end - first, g->k, 1, g->a, g->lda, b, g->ldb,
+                   g->beta, g->out + first, g->ldc);
     }
 }
 
-void REAL(compute_matmul)(const compute_t *c, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
-                          const real_t *a, size_t lda, const real_t *b, size_t ldb, real_t beta, real_t *out,
-                          size_t ldc)
+void REAL(compute_matmul)(const compute_t *c, bool transpose_a, bool transpose_b, size_t m, size_t n,
+                          size_t k, const real_t *a, size_t lda, const real_t *b, size_t ldb, real_t beta,
+                          real_t *out, size_t ldc)
 {
-    matmul_t g = {.c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .by_rows = m >= n,
-                  .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc,
-                  .a = a, .b = b, .beta = beta, .out = out};
+    matmul_t g = {.c = c,
+                  .transpose_a = transpose_a,
+                  .transpose_b = transpose_b,
+                  .by_rows = m >= n,
+                  .m = m,
+                  .n = n,
+                  .k = k,
+                  .lda = lda,
+                  .ldb = ldb,
+                  .ldc = ldc,
+                  .a = a,
+                  .b = b,
+                  .beta = beta,
+                  .out = out};
     pool_run(c->pool, matmul_part, &g);
 }
 
@@ -83,8 +96,8 @@ static void rows_part(void *context, uint32_t thread, uint32_t threads)
     if (first < end) job->part(job->c, job->context, first, end, thread, a, b);
 }
 
-void REAL(compute_rows)(const compute_t *c, size_t rows, size_t grain, REAL(compute_part_t) part, void *context,
-                        real_t *a, size_t n_a, real_t *b, size_t n_b)
+void REAL(compute_rows)(const compute_t *c, size_t rows, size_t grain, REAL(compute_part_t) part,
+                        void *context, real_t *a, size_t n_a, real_t *b, size_t n_b)
 {
     rows_job_t job = {c, rows, grain, part, context, a, b, n_a, n_b};
     pool_run(c->pool, rows_part, &job);
@@ -96,10 +109,12 @@ void REAL(compute_rows)(const compute_t *c, size_t rows, size_t grain, REAL(comp
     }
 }
 
-/* ---- Linear ---------------------------------------------------------------------------------------------------------- */
+/* ---- Linear
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
-void REAL(linear_forward)(const compute_t *c, size_t rows, size_t in, size_t out, const real_t *x, const real_t *w,
-                          real_t beta, real_t *y)
+void REAL(linear_forward)(const compute_t *c, size_t rows, size_t in, size_t out, const real_t *x,
+                          const real_t *w, real_t beta, real_t *y)
 {
     REAL(compute_matmul)(c, false, false, rows, out, in, x, in, w, out, beta, y, out);
 }
@@ -116,10 +131,12 @@ void REAL(linear_backward_input)(const compute_t *c, size_t rows, size_t in, siz
     REAL(compute_matmul)(c, false, true, rows, in, out, dy, out, w, out, 0, dx, in);
 }
 
-/* ---- Element-wise: each thread has its rows --------------------------------------------------------------------------- */
+/* ---- Element-wise: each thread has its rows
+ * --------------------------------------------------------------------------- */
 
-#define PART(name)                                                                                                     \
-    static void name(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread, real_t *a, real_t *b)
+#define PART(name)                                                                                           \
+    static void name(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,           \
+                     real_t *a, real_t *b)
 
 typedef struct bias_job {
     size_t rows, n;
@@ -224,16 +241,22 @@ PART(layernorm_backward_part)
     (void)thread;
     const layernorm_job_t *job = context;
     size_t at = first * job->n;
-    c->kernels->layernorm_backward(end - first, job->n, job->dy + at, job->x + at, job->gamma, job->mean + first,
-                                   job->rstd + first, job->add, job->y + at, a, b);
+    c->kernels->layernorm_backward(end - first, job->n, job->dy + at, job->x + at, job->gamma,
+                                   job->mean + first, job->rstd + first, job->add, job->y + at, a, b);
 }
 
 void REAL(layernorm_backward)(const compute_t *c, size_t rows, size_t n, const real_t *dy, const real_t *x,
-                              const real_t *gamma, const real_t *mean, const real_t *rstd, bool add, real_t *dx,
-                              real_t *dgamma, real_t *dbeta)
+                              const real_t *gamma, const real_t *mean, const real_t *rstd, bool add,
+                              real_t *dx, real_t *dgamma, real_t *dbeta)
 {
-    layernorm_job_t job = {.n = n, .x = x, .dy = dy, .gamma = gamma, .mean = (real_t *)mean, .rstd = (real_t *)rstd,
-                           .add = add, .y = dx};
+    layernorm_job_t job = {.n = n,
+                           .x = x,
+                           .dy = dy,
+                           .gamma = gamma,
+                           .mean = (real_t *)mean,
+                           .rstd = (real_t *)rstd,
+                           .add = add,
+                           .y = dx};
     REAL(compute_rows)(c, rows, ROW_GRAIN, layernorm_backward_part, &job, dgamma, n, dbeta, n);
 }
 
@@ -255,8 +278,8 @@ PART(cross_entropy_part)
                               job->hit == NULL ? NULL : job->hit + first);
 }
 
-void REAL(cross_entropy)(const compute_t *c, size_t rows, size_t classes, const uint32_t *target, bool gradient,
-                         real_t scale, real_t *logits, double *loss, bool *hit)
+void REAL(cross_entropy)(const compute_t *c, size_t rows, size_t classes, const uint32_t *target,
+                         bool gradient, real_t scale, real_t *logits, double *loss, bool *hit)
 {
     loss_job_t job = {classes, target, gradient, scale, logits, loss, hit};
     REAL(compute_rows)(c, rows, ROW_GRAIN, cross_entropy_part, &job, NULL, 0, NULL, 0);

@@ -1,9 +1,9 @@
 /*
- * Small convolutional net: twice (3 x 3 convolution with zero padding, ReLU, 2 x 2 max pool that drops an odd last row
- * or column), then one linear layer. Images are (channels, height, width).
+ * Small convolutional net: twice (3 x 3 convolution with zero padding, ReLU, 2 x 2 max pool that drops an odd
+ * last row or column), then one linear layer. Images are (channels, height, width).
  *
- * A convolution is im2col and one product per image. The columns of an image are made again in backward: kept, they
- * would be nine times the images. Images are divided over the threads.
+ * A convolution is im2col and one product per image. The columns of an image are made again in backward:
+ * kept, they would be nine times the images. Images are divided over the threads.
  */
 #include <math.h>
 
@@ -70,7 +70,8 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     uint64_t n = model->micro_batch;
     stage_t *one = &conv->stages[0], *two = &conv->stages[1];
     *one = (stage_t){config->channels, config->height, config->width, config->filters, NULL, NULL};
-    *two = (stage_t){config->filters, config->height / 2, config->width / 2, 2 * (size_t)config->filters, NULL, NULL};
+    *two = (stage_t){
+        config->filters, config->height / 2, config->width / 2, 2 * (size_t)config->filters, NULL, NULL};
     register_params(model, weights);
     size_t sums = 0;
     for (int i = 0; i < 2; i++) {
@@ -87,19 +88,20 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     conv->logits = arena_take(arena, n, (uint64_t)config->classes * sizeof(real_t));
 }
 
-/* ---- One stage over images [first, end) ------------------------------------------------------------------------------ */
+/* ---- One stage over images [first, end)
+ * ------------------------------------------------------------------------------ */
 
 typedef struct stage_job {
     const conv_t *conv;
     const stage_t *stage;
-    const real_t *x;       /* (samples, channels, height, width) */
-    const real_t *w, *b;   /* (filters, channels * 9), (filters) */
-    const real_t *d;       /* gradient of pooled */
-    real_t *dx;            /* NULL: nobody needs it */
+    const real_t *x;     /* (samples, channels, height, width) */
+    const real_t *w, *b; /* (filters, channels * 9), (filters) */
+    const real_t *d;     /* gradient of pooled */
+    real_t *dx;          /* NULL: nobody needs it */
 } stage_job_t;
 
-static void stage_forward(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread, real_t *a,
-                          real_t *b)
+static void stage_forward(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,
+                          real_t *a, real_t *b)
 {
     (void)a, (void)b;
     const stage_job_t *job = context;
@@ -109,22 +111,23 @@ static void stage_forward(const compute_t *c, void *context, size_t first, size_
     for (size_t i = first; i < end; i++) {
         c->kernels->im2col(s->channels, s->height, s->width, job->x + i * s->channels * area, columns);
         c->gemm(false, false, s->filters, area, depth, 1, job->w, depth, columns, area, 0, y, area);
-        c->kernels->relu_pool_forward(s->filters, s->height, s->width, y, job->b, s->pooled + i * pooled_size(s),
-                                      s->which + i * pooled_size(s));
+        c->kernels->relu_pool_forward(s->filters, s->height, s->width, y, job->b,
+                                      s->pooled + i * pooled_size(s), s->which + i * pooled_size(s));
     }
 }
 
-/* dw, db: where this thread adds. The columns are needed first for dw, then their room holds their gradient. */
-static void stage_backward(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread, real_t *dw,
-                           real_t *db)
+/* dw, db: where this thread adds. The columns are needed first for dw, then their room holds their gradient.
+ */
+static void stage_backward(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,
+                           real_t *dw, real_t *db)
 {
     const stage_job_t *job = context;
     const stage_t *s = job->stage;
     size_t area = s->height * s->width, depth = 9 * s->channels, size = pooled_size(s);
     real_t *columns = job->conv->scratch + thread * job->conv->scratch_size, *dy = columns + columns_size(s);
     for (size_t i = first; i < end; i++) {
-        c->kernels->relu_pool_backward(s->filters, s->height, s->width, job->d + i * size, s->pooled + i * size,
-                                       s->which + i * size, dy, db);
+        c->kernels->relu_pool_backward(s->filters, s->height, s->width, job->d + i * size,
+                                       s->pooled + i * size, s->which + i * size, dy, db);
         c->kernels->im2col(s->channels, s->height, s->width, job->x + i * s->channels * area, columns);
         c->gemm(false, true, s->filters, depth, area, 1, dy, area, columns, area, 1, dw, depth);
         if (job->dx == NULL) continue;
@@ -133,7 +136,9 @@ static void stage_backward(const compute_t *c, void *context, size_t first, size
     }
 }
 
-/* ---- Passes ---------------------------------------------------------------------------------------------------------- */
+/* ---- Passes
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static stage_job_t stage_job(const nn_model_t *model, const nn_batch_t *batch, uint32_t i)
 {
@@ -156,7 +161,8 @@ static void forward(nn_model_t *model, const nn_batch_t *batch, bool gradient, b
         stage_job_t job = stage_job(model, batch, i);
         REAL(compute_rows)(c, n, 1, stage_forward, &job, NULL, 0, NULL, 0);
     }
-    REAL(linear_forward)(c, n, in, classes, conv->stages[1].pooled, model->params[HEAD_W].weights, 0, conv->logits);
+    REAL(linear_forward)
+    (c, n, in, classes, conv->stages[1].pooled, model->params[HEAD_W].weights, 0, conv->logits);
     REAL(bias_add)(c, n, classes, model->params[HEAD_B].weights, conv->logits);
     REAL(cross_entropy)(c, n, classes, model->targets, gradient, 1, conv->logits, model->losses, hits);
 }
@@ -169,13 +175,15 @@ static void backward(nn_model_t *model, const model_pass_t *pass)
     forward(model, pass->batch, true, NULL);
     REAL(bias_backward)(c, n, classes, conv->logits, pass->grads[HEAD_B]);
     model_done(pass, HEAD_B);
-    REAL(linear_backward_weight)(c, n, in, classes, conv->stages[1].pooled, conv->logits, pass->grads[HEAD_W]);
+    REAL(linear_backward_weight)
+    (c, n, in, classes, conv->stages[1].pooled, conv->logits, pass->grads[HEAD_W]);
     model_done(pass, HEAD_W);
     REAL(linear_backward_input)(c, n, in, classes, conv->logits, model->params[HEAD_W].weights, conv->d[1]);
     for (uint32_t i = 2; i-- > 0;) {
         stage_job_t job = stage_job(model, pass->batch, i);
-        REAL(compute_rows)(c, n, 1, stage_backward, &job, pass->grads[2 * i], model->params[2 * i].count,
-                           pass->grads[2 * i + 1], model->params[2 * i + 1].count);
+        REAL(compute_rows)
+        (c, n, 1, stage_backward, &job, pass->grads[2 * i], model->params[2 * i].count,
+         pass->grads[2 * i + 1], model->params[2 * i + 1].count);
         model_done(pass, 2 * i + 1);
         model_done(pass, 2 * i);
     }

@@ -9,7 +9,8 @@
 #include "base/log.h"
 #include "nn/nn.h"
 
-/* A candidate further down must be this much faster, so that two equal ones do not change places from run to run. */
+/* A candidate further down must be this much faster, so that two equal ones do not change places from run to
+ * run. */
 #define CLEARLY_FASTER 1.15
 
 static gemm_choice_t choice;
@@ -33,7 +34,8 @@ static bool is_wanted(const gemm_candidate_t *candidate)
 
 static void reject(const gemm_candidate_t *candidate, const char *type, const char *fault)
 {
-    log_warn("nn: %s computes wrong %s products on this processor (%s): not used", candidate->name, type, fault);
+    log_warn("nn: %s computes wrong %s products on this processor (%s): not used", candidate->name, type,
+             fault);
     report("%s %s: wrong, not used; ", candidate->name, type);
 }
 

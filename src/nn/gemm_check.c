@@ -63,8 +63,8 @@ static bool trial_right(gemm_fn_t gemm, trial_t *t, char *fault, size_t size)
             bool right = j < t->n ? element_right(t, i, j, &expected)
                                   : t->c[i * t->ldc + j] == t->before[i * t->ldc + j];
             if (right) continue;
-            snprintf(fault, size, "%zux%zux%zu %c%c beta %g: element (%zu, %zu) is %.9g, expected %.9g", t->m, t->n,
-                     t->k, t->transpose_a ? 'T' : 'N', t->transpose_b ? 'T' : 'N', t->beta, i, j,
+            snprintf(fault, size, "%zux%zux%zu %c%c beta %g: element (%zu, %zu) is %.9g, expected %.9g", t->m,
+                     t->n, t->k, t->transpose_a ? 'T' : 'N', t->transpose_b ? 'T' : 'N', t->beta, i, j,
                      (double)t->c[i * t->ldc + j], expected);
             return false;
         }
@@ -109,11 +109,13 @@ bool REAL(gemm_check)(gemm_fn_t gemm, char *fault, size_t size)
     return right;
 }
 
-/* Forward, gradient of the input, gradient of the weights, of a layer of 128 to 384 over 512 tokens; best of five. */
+/* Forward, gradient of the input, gradient of the weights, of a layer of 128 to 384 over 512 tokens; best of
+ * five. */
 double REAL(gemm_speed)(gemm_fn_t gemm)
 {
     enum { TOKENS = 512, IN = 128, OUT = 384 };
-    real_t *x = calloc(TOKENS * IN, sizeof *x), *y = calloc(TOKENS * OUT, sizeof *y), *w = calloc(IN * OUT, sizeof *w);
+    real_t *x = calloc(TOKENS * IN, sizeof *x), *y = calloc(TOKENS * OUT, sizeof *y),
+           *w = calloc(IN * OUT, sizeof *w);
     ns_t best = INT64_MAX;
     for (int i = 0; x && y && w && i < 5; i++) {
         ns_t start = os_now();

@@ -8,16 +8,19 @@
 #include "base/log.h"
 #include "nn/gemm.h"
 
-/* ---- oneDNN ---------------------------------------------------------------------------------------------------------- */
+/* ---- oneDNN
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static __typeof__(&dnnl_sgemm) onednn_sgemm; /* set once by gemm_load, before any use */
 static void (*onednn_set_threads)(int);
 
-static void onednn_f32(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha, const float *a,
-                       size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
+static void onednn_f32(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                       const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
+                       size_t ldc)
 {
-    onednn_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', (dnnl_dim_t)m, (dnnl_dim_t)n, (dnnl_dim_t)k, alpha,
-                 a, (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
+    onednn_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', (dnnl_dim_t)m, (dnnl_dim_t)n,
+                 (dnnl_dim_t)k, alpha, a, (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
 }
 
 /* Debian's oneDNN divides over OpenMP threads, whose number is each thread's own setting. */
@@ -41,7 +44,8 @@ static bool load_onednn(nn_isa_t isa, gemm_candidate_t *candidate)
         return false;
     }
     onednn_sgemm = (__typeof__(&dnnl_sgemm))dlsym(library, "dnnl_sgemm");
-    onednn_set_threads = (void (*)(int))dlsym(library, "omp_set_num_threads"); /* NULL: a build without OpenMP */
+    onednn_set_threads =
+        (void (*)(int))dlsym(library, "omp_set_num_threads"); /* NULL: a build without OpenMP */
     __typeof__(&dnnl_version) version = (__typeof__(&dnnl_version))dlsym(library, "dnnl_version");
     if (onednn_sgemm == NULL || version == NULL) {
         dlclose(library);
@@ -55,37 +59,44 @@ static bool load_onednn(nn_isa_t isa, gemm_candidate_t *candidate)
     return true; /* stays loaded until the process ends */
 }
 
-/* ---- OpenBLAS -------------------------------------------------------------------------------------------------------- */
+/* ---- OpenBLAS
+ * -------------------------------------------------------------------------------------------------------- */
 
-enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANSPOSE = 111, CBLAS_TRANSPOSE = 112 }; /* fixed by the CBLAS standard */
+enum {
+    CBLAS_ROW_MAJOR = 101,
+    CBLAS_NO_TRANSPOSE = 111,
+    CBLAS_TRANSPOSE = 112
+}; /* fixed by the CBLAS standard */
 
-typedef void (*cblas_sgemm_t)(int, int, int, int, int, int, float, const float *, int, const float *, int, float,
-                              float *, int);
-typedef void (*cblas_dgemm_t)(int, int, int, int, int, int, double, const double *, int, const double *, int, double,
-                              double *, int);
+typedef void (*cblas_sgemm_t)(int, int, int, int, int, int, float, const float *, int, const float *, int,
+                              float, float *, int);
+typedef void (*cblas_dgemm_t)(int, int, int, int, int, int, double, const double *, int, const double *, int,
+                              double, double *, int);
 
 static cblas_sgemm_t openblas_sgemm;
 static cblas_dgemm_t openblas_dgemm;
 
-static void openblas_f32(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha, const float *a,
-                         size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
+static void openblas_f32(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
+                         const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
+                         size_t ldc)
 {
     openblas_sgemm(CBLAS_ROW_MAJOR, transpose_a ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE,
-                   transpose_b ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-                   (int)ldb, beta, c, (int)ldc);
+                   transpose_b ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, (int)m, (int)n, (int)k, alpha, a,
+                   (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }
 
 static void openblas_f64(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, double alpha,
-                         const double *a, size_t lda, const double *b, size_t ldb, double beta, double *c, size_t ldc)
+                         const double *a, size_t lda, const double *b, size_t ldb, double beta, double *c,
+                         size_t ldc)
 {
     openblas_dgemm(CBLAS_ROW_MAJOR, transpose_a ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE,
-                   transpose_b ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-                   (int)ldb, beta, c, (int)ldc);
+                   transpose_b ? CBLAS_TRANSPOSE : CBLAS_NO_TRANSPOSE, (int)m, (int)n, (int)k, alpha, a,
+                   (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }
 
 /*
- * OpenBLAS tells processors by model and takes its oldest kernels for one newer than itself; features say what runs.
- * NULL: let it decide (another architecture, where it asks for features itself).
+ * OpenBLAS tells processors by model and takes its oldest kernels for one newer than itself; features say
+ * what runs. NULL: let it decide (another architecture, where it asks for features itself).
  */
 static const char *openblas_core(nn_isa_t isa)
 {
@@ -100,7 +111,8 @@ static const char *openblas_core(nn_isa_t isa)
 #endif
 }
 
-/* Set while OpenBLAS reads its variables as it is loaded; taken back so that child processes do not inherit ours. */
+/* Set while OpenBLAS reads its variables as it is loaded; taken back so that child processes do not inherit
+ * ours. */
 static bool set_if_unset(const char *variable, const char *value)
 {
     return value != NULL && getenv(variable) == NULL && setenv(variable, value, 0) == 0;
@@ -115,8 +127,10 @@ static void *open_openblas(nn_isa_t isa)
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) log_info("nn: no OpenBLAS: %s", dlerror());
     if (core) unsetenv("OPENBLAS_CORETYPE");
-    if (kept == NULL) unsetenv("OPENBLAS_NUM_THREADS");
-    else setenv("OPENBLAS_NUM_THREADS", kept, 1);
+    if (kept == NULL)
+        unsetenv("OPENBLAS_NUM_THREADS");
+    else
+        setenv("OPENBLAS_NUM_THREADS", kept, 1);
     free(kept);
     return library;
 }
@@ -141,7 +155,9 @@ static bool load_openblas(nn_isa_t isa, gemm_candidate_t *candidate)
     return true;
 }
 
-/* ---- All ------------------------------------------------------------------------------------------------------------- */
+/* ---- All
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 size_t gemm_load(nn_isa_t isa, gemm_candidate_t candidates[GEMM_CANDIDATES])
 {

@@ -1,9 +1,10 @@
 /*
- * GPT-2 (Radford et al. 2019): pre-norm blocks, learned positions, GELU by tanh, output tied to the token embedding.
- * N = samples * time rows, C = dim, V = vocabulary, H = heads.
+ * GPT-2 (Radford et al. 2019): pre-norm blocks, learned positions, GELU by tanh, output tied to the token
+ * embedding. N = samples * time rows, C = dim, V = vocabulary, H = heads.
  *
- * The output layer runs in runs of rows, forward and backward at once, so that logits of all rows never exist: for a
- * large vocabulary they would be most of the memory. Its loss gradient goes straight into the tied embedding's.
+ * The output layer runs in runs of rows, forward and backward at once, so that logits of all rows never
+ * exist: for a large vocabulary they would be most of the memory. Its loss gradient goes straight into the
+ * tied embedding's.
  */
 #include <math.h>
 #include <string.h>
@@ -18,17 +19,17 @@ enum { WTE, WPE, FIRST_BLOCK };
 #define ROWS_LEAST  ((size_t)64)
 
 typedef struct layer {
-    real_t *input;        /* (N, C), the residual stream */
-    real_t *ln1;          /* (N, C) */
+    real_t *input;         /* (N, C), the residual stream */
+    real_t *ln1;           /* (N, C) */
     real_t *mean1, *rstd1; /* (N) */
-    real_t *qkv;          /* (N, 3 C) */
-    real_t *lse;          /* (samples * H, time) */
-    real_t *heads;        /* (N, C), attention's result */
-    real_t *middle;       /* (N, C), the residual stream between the two halves */
-    real_t *ln2;          /* (N, C) */
+    real_t *qkv;           /* (N, 3 C) */
+    real_t *lse;           /* (samples * H, time) */
+    real_t *heads;         /* (N, C), attention's result */
+    real_t *middle;        /* (N, C), the residual stream between the two halves */
+    real_t *ln2;           /* (N, C) */
     real_t *mean2, *rstd2; /* (N) */
-    real_t *fc;           /* (N, 4 C), before GELU */
-    real_t *gelu;         /* (N, 4 C) */
+    real_t *fc;            /* (N, 4 C), before GELU */
+    real_t *gelu;          /* (N, 4 C) */
 } layer_t;
 
 typedef struct gpt {
@@ -55,18 +56,21 @@ static size_t state_bytes(const nn_model_config_t *config)
     return sizeof(gpt_t) + config->layers * sizeof(layer_t);
 }
 
-/* ---- Layout ---------------------------------------------------------------------------------------------------------- */
+/* ---- Layout
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void register_params(nn_model_t *model, arena_t *weights)
 {
     const nn_model_config_t *config = &model->config;
     uint64_t c = config->dim;
-    /* Projections into the residual stream are smaller, for its variance grows with their number (GPT-2, 2.3). */
+    /* Projections into the residual stream are smaller, for its variance grows with their number
+     * (GPT-2, 2.3). */
     init_rule_t normal = MODEL_NORMAL(0.02), residual = MODEL_NORMAL(0.02 / sqrt(2.0 * config->layers));
     init_rule_t zero = MODEL_CONSTANT(0), one = MODEL_CONSTANT(1);
-#define P(rule, name, ...)                                                                                             \
-    model_param(model, weights, rule, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__}, \
-                name, layer)
+#define P(rule, name, ...)                                                                                   \
+    model_param(model, weights, rule, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t),                  \
+                (uint64_t[]){__VA_ARGS__}, name, layer)
     uint32_t layer = 0;
     model_param(model, weights, normal, 2, (uint64_t[]){config->vocabulary, c}, "wte.weight");
     model_param(model, weights, normal, 2, (uint64_t[]){config->context, c}, "wpe.weight");
@@ -113,7 +117,8 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     uint64_t n = (uint64_t)model->micro_batch * config->context, c = config->dim;
     register_params(model, weights);
     REAL(compute_init)(&gpt->compute, model, 4 * c, arena);
-    gpt->scratch = arena_take(arena, model->threads, REAL(attention_scratch)(config->context) * sizeof(real_t));
+    gpt->scratch =
+        arena_take(arena, model->threads, REAL(attention_scratch)(config->context) * sizeof(real_t));
     for (uint32_t i = 0; i < config->layers; i++) layout_layer(&gpt->layers[i], arena, n, c, config->heads);
     gpt->last = arena_take(arena, n, c * sizeof(real_t));
     gpt->lnf = arena_take(arena, n, c * sizeof(real_t));
@@ -128,7 +133,9 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     gpt->dnarrow = arena_take(arena, n, c * sizeof(real_t));
 }
 
-/* ---- Forward --------------------------------------------------------------------------------------------------------- */
+/* ---- Forward
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static const real_t *weight(const nn_model_t *model, uint32_t index)
 {
@@ -168,17 +175,18 @@ typedef struct embed_job {
     real_t *y;
 } embed_job_t;
 
-static void embed_part(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread, real_t *a,
-                       real_t *b)
+static void embed_part(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,
+                       real_t *a, real_t *b)
 {
     (void)thread, (void)a, (void)b;
     const embed_job_t *job = context;
     size_t dim = job->model->config.dim;
-    c->kernels->embed(end - first, dim, job->time, job->model->inputs + first * job->time, weight(job->model, WTE),
-                      weight(job->model, WPE), job->y + first * job->time * dim);
+    c->kernels->embed((end - first) * job->time, dim, job->time, job->model->inputs + first * job->time,
+                      weight(job->model, WTE), weight(job->model, WPE), job->y + first * job->time * dim);
 }
 
-/* Up to the last norm. Rows lie sample after sample, `time` in each (less than context for the next token alone). */
+/* Up to the last norm. Rows lie sample after sample, `time` in each (less than context for the next token
+ * alone). */
 static void forward(nn_model_t *model, size_t samples, size_t time)
 {
     gpt_t *gpt = model->state;
@@ -189,8 +197,9 @@ static void forward(nn_model_t *model, size_t samples, size_t time)
     for (uint32_t i = 0; i < layers; i++)
         forward_layer(model, i, samples, time, i + 1 < layers ? gpt->layers[i + 1].input : gpt->last);
     uint32_t norm = block_param(layers, 0);
-    REAL(layernorm_forward)(&gpt->compute, samples * time, dim, gpt->last, weight(model, norm),
-                            weight(model, norm + 1), gpt->lnf, gpt->meanf, gpt->rstdf);
+    REAL(layernorm_forward)
+    (&gpt->compute, samples * time, dim, gpt->last, weight(model, norm), weight(model, norm + 1), gpt->lnf,
+     gpt->meanf, gpt->rstdf);
 }
 
 static void evaluate(nn_model_t *model, const nn_batch_t *batch, bool *hits)
@@ -202,9 +211,11 @@ static void evaluate(nn_model_t *model, const nn_batch_t *batch, bool *hits)
     forward(model, batch->samples, model->config.context);
     for (size_t first = 0; first < n; first += gpt->run_rows) {
         size_t rows = n - first < gpt->run_rows ? n - first : gpt->run_rows;
-        REAL(linear_backward_input)(c, rows, vocabulary, dim, gpt->lnf + first * dim, weight(model, WTE), gpt->logits);
-        REAL(cross_entropy)(c, rows, vocabulary, model->targets + first, false, 1, gpt->logits, model->losses + first,
-                            hits == NULL ? NULL : hits + first);
+        REAL(linear_backward_input)
+        (c, rows, vocabulary, dim, gpt->lnf + first * dim, weight(model, WTE), gpt->logits);
+        REAL(cross_entropy)
+        (c, rows, vocabulary, model->targets + first, false, 1, gpt->logits, model->losses + first,
+         hits == NULL ? NULL : hits + first);
     }
 }
 
@@ -213,12 +224,13 @@ static void next(nn_model_t *model, uint32_t n, double *logits)
     gpt_t *gpt = model->state;
     size_t dim = model->config.dim, vocabulary = model->config.vocabulary;
     forward(model, 1, n);
-    REAL(linear_backward_input)(&gpt->compute, 1, vocabulary, dim, gpt->lnf + (n - 1) * dim, weight(model, WTE),
-                                gpt->logits);
+    REAL(linear_backward_input)
+    (&gpt->compute, 1, vocabulary, dim, gpt->lnf + (n - 1) * dim, weight(model, WTE), gpt->logits);
     for (size_t i = 0; i < vocabulary; i++) logits[i] = (double)gpt->logits[i];
 }
 
-/* ---- Backward -------------------------------------------------------------------------------------------------------- */
+/* ---- Backward
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Logits, losses, their gradient; dnarrow = d lnf; the embedding's gradient gets the output layer's share. */
 static void backward_output(nn_model_t *model, const model_pass_t *pass, size_t n)
@@ -233,8 +245,8 @@ static void backward_output(nn_model_t *model, const model_pass_t *pass, size_t 
         const real_t *x = gpt->lnf + first * dim;
         /* wte is (V, C): logits = x wte^T has the form of an input's gradient. */
         REAL(linear_backward_input)(c, rows, vocabulary, dim, x, wte, gpt->logits);
-        REAL(cross_entropy)(c, rows, vocabulary, model->targets + first, true, scale, gpt->logits,
-                            model->losses + first, NULL);
+        REAL(cross_entropy)
+        (c, rows, vocabulary, model->targets + first, true, scale, gpt->logits, model->losses + first, NULL);
         REAL(linear_backward_weight)(c, rows, vocabulary, dim, gpt->logits, x, dwte);
         REAL(linear_forward)(c, rows, vocabulary, dim, gpt->logits, wte, 0, gpt->dnarrow + first * dim);
     }
@@ -260,8 +272,9 @@ static void backward_mlp(nn_model_t *model, const model_pass_t *pass, uint32_t i
     REAL(linear_backward_weight)(c, n, dim, 4 * dim, l->ln2, gpt->dwide, G(FC_W));
     DONE(FC_W);
     REAL(linear_backward_input)(c, n, dim, 4 * dim, gpt->dwide, W(FC_W), gpt->dnarrow);
-    REAL(layernorm_backward)(c, n, dim, gpt->dnarrow, l->middle, W(LN2_W), l->mean2, l->rstd2, true, gpt->dresidual,
-                             G(LN2_W), G(LN2_B));
+    REAL(layernorm_backward)
+    (c, n, dim, gpt->dnarrow, l->middle, W(LN2_W), l->mean2, l->rstd2, true, gpt->dresidual, G(LN2_W),
+     G(LN2_B));
     DONE(LN2_B);
     DONE(LN2_W);
 }
@@ -286,8 +299,9 @@ static void backward_attention(nn_model_t *model, const model_pass_t *pass, uint
     REAL(linear_backward_weight)(c, n, dim, 3 * dim, l->ln1, gpt->dwide, G(QKV_W));
     DONE(QKV_W);
     REAL(linear_backward_input)(c, n, dim, 3 * dim, gpt->dwide, W(QKV_W), gpt->dnarrow);
-    REAL(layernorm_backward)(c, n, dim, gpt->dnarrow, l->input, W(LN1_W), l->mean1, l->rstd1, true, gpt->dresidual,
-                             G(LN1_W), G(LN1_B));
+    REAL(layernorm_backward)
+    (c, n, dim, gpt->dnarrow, l->input, W(LN1_W), l->mean1, l->rstd1, true, gpt->dresidual, G(LN1_W),
+     G(LN1_B));
     DONE(LN1_B);
     DONE(LN1_W);
 #undef W
@@ -321,8 +335,9 @@ static void backward(nn_model_t *model, const model_pass_t *pass)
     size_t dim = model->config.dim, n = (size_t)pass->batch->samples * model->config.context;
     forward(model, pass->batch->samples, model->config.context);
     backward_output(model, pass, n);
-    REAL(layernorm_backward)(c, n, dim, gpt->dnarrow, gpt->last, weight(model, norm), gpt->meanf, gpt->rstdf, false,
-                             gpt->dresidual, pass->grads[norm], pass->grads[norm + 1]);
+    REAL(layernorm_backward)
+    (c, n, dim, gpt->dnarrow, gpt->last, weight(model, norm), gpt->meanf, gpt->rstdf, false, gpt->dresidual,
+     pass->grads[norm], pass->grads[norm + 1]);
     model_done(pass, norm + 1);
     model_done(pass, norm);
     for (uint32_t i = layers; i-- > 0;) {

@@ -5,7 +5,8 @@
 
 #include "base/rng.h"
 
-/* ln x = e ln 2 + 2 artanh((m - 1) / (m + 1)), x = m 2^e, m in [1/sqrt 2, sqrt 2]; the series ends below 2^-53. */
+/* ln x = e ln 2 + 2 artanh((m - 1) / (m + 1)), x = m 2^e, m in [1/sqrt 2, sqrt 2]; the series ends below
+ * 2^-53. */
 double init_log(double x)
 {
     uint64_t bits;
@@ -51,10 +52,13 @@ static double next_normal(normal_t *normal)
 void init_weights(const nn_param_t *param, nn_dtype_t dtype, init_rule_t rule, uint64_t seed, uint32_t index)
 {
     normal_t normal = {.has_kept = 0};
-    rng_seed(&normal.rng, seed, (uint64_t)0x6e6e << 32 | index); /* streams of their own among the seed's users */
+    rng_seed(&normal.rng, seed,
+             (uint64_t)0x6e6e << 32 | index); /* streams of their own among the seed's users */
     for (uint64_t i = 0; i < param->count; i++) {
         double w = rule.deviation == 0 ? rule.value : rule.value + rule.deviation * next_normal(&normal);
-        if (dtype == NN_FP32) ((float *)param->weights)[i] = (float)w;
-        else ((double *)param->weights)[i] = w;
+        if (dtype == NN_FP32)
+            ((float *)param->weights)[i] = (float)w;
+        else
+            ((double *)param->weights)[i] = w;
     }
 }

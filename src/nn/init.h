@@ -1,6 +1,6 @@
 /*
- * Initial weights: value + deviation * normal, from the seed and the parameter's index alone, the same bits on every
- * machine: only + - * / and sqrt without contraction (init.c is compiled so), no libm.
+ * Initial weights: value + deviation * normal, from the seed and the parameter's index alone, the same bits
+ * on every machine: only + - * / and sqrt without contraction (init.c is compiled so), no libm.
  */
 #ifndef NN_INIT_H
 #define NN_INIT_H

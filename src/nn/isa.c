@@ -13,7 +13,8 @@ const char *nn_isa_name(nn_isa_t isa)
     return (unsigned)isa < NN_ISA_COUNT ? NAMES[isa] : "unknown";
 }
 
-/* __builtin_cpu_supports asks the operating system too (XGETBV): a set whose registers it does not save is absent. */
+/* __builtin_cpu_supports asks the operating system too (XGETBV): a set whose registers it does not save is
+ * absent. */
 static nn_isa_t detect(void)
 {
 #if defined(__x86_64__)

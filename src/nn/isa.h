@@ -1,7 +1,8 @@
 /*
- * Instruction sets that the kernels of nn are compiled for. The best one that processor and operating system have is
- * found at run time; $INSPAN_ISA=scalar|avx2|avx512 caps it (for tests and for hunting faults), oneDNN and OpenBLAS
- * included. "scalar" is the compiler's baseline of the architecture, the only one outside x86-64.
+ * Instruction sets that the kernels of nn are compiled for. The best one that processor and operating system
+ * have is found at run time; $INSPAN_ISA=scalar|avx2|avx512 caps it (for tests and for hunting faults),
+ * oneDNN and OpenBLAS included. "scalar" is the compiler's baseline of the architecture, the only one outside
+ * x86-64.
  */
 #ifndef NN_ISA_H
 #define NN_ISA_H

@@ -10,7 +10,8 @@ static void layernorm_forward(size_t rows, size_t n, const real_t *x, const real
         vec_real_t sum = {0}, squares = {0};
         FOR_VECTORS(i, w, n) sum += v_load_part(x + i, w, 0);
         real_t m = v_sum(sum) / (real_t)n;
-        /* Around the mean: the difference of two large sums would lose all digits where |mean| >> deviation. */
+        /* Around the mean: the difference of two large sums would lose all digits where |mean| >> deviation.
+         */
         FOR_VECTORS(i, w, n)
         {
             vec_real_t d = v_load_part(x + i, w, m) - m;
@@ -134,7 +135,8 @@ static void gelu_backward(size_t rows, size_t n, const real_t *x, real_t *d, rea
     }
 }
 
-static void attention_softmax(size_t rows, size_t keys, size_t ld, size_t first, real_t scale, real_t *s, real_t *lse)
+static void attention_softmax(size_t rows, size_t keys, size_t ld, size_t first, real_t scale, real_t *s,
+                              real_t *lse)
 {
     for (size_t row = 0; row < rows; row++, s += ld) {
         size_t seen = first + row + 1;
@@ -221,8 +223,8 @@ static void embed(size_t rows, size_t n, size_t time, const uint32_t *token, con
         sum_bias(1, n, token_table + token[row] * n, position_table + row % time * n, y);
 }
 
-static void embed_backward(size_t rows, size_t n, size_t width, size_t time, const uint32_t *token, const real_t *dy,
-                           real_t *dtoken_table, real_t *dposition_table)
+static void embed_backward(size_t rows, size_t n, size_t width, size_t time, const uint32_t *token,
+                           const real_t *dy, real_t *dtoken_table, real_t *dposition_table)
 {
     for (size_t row = 0; row < rows; row++, dy += n) {
         add(width, dy, dtoken_table + token[row] * n);
@@ -233,7 +235,7 @@ static void embed_backward(size_t rows, size_t n, size_t width, size_t time, con
 /* One row of one neighbour: out[x] = in[x + shift], zero where x + shift is outside. */
 static void shift_row(size_t width, int shift, const real_t *in, real_t *out)
 {
-    size_t left = shift < 0, right = shift > 0;
+    size_t left = shift<0, right = shift> 0;
     if (left) out[0] = 0;
     if (width > left + right) memcpy(out + left, in + right, (width - left - right) * sizeof *out);
     if (right) out[width - 1] = 0;
@@ -246,8 +248,10 @@ static void im2col(size_t channels, size_t height, size_t width, const real_t *x
             for (int dx = -1; dx <= 1; dx++) {
                 for (size_t row = 0; row < height; row++, columns += width) {
                     bool outside = (dy < 0 && row == 0) || (dy > 0 && row + 1 == height);
-                    if (outside) memset(columns, 0, width * sizeof *columns);
-                    else shift_row(width, dx, x + (row + (size_t)(dy + 1) - 1) * width, columns);
+                    if (outside)
+                        memset(columns, 0, width * sizeof *columns);
+                    else
+                        shift_row(width, dx, x + (row + (size_t)(dy + 1) - 1) * width, columns);
                 }
             }
         }
@@ -260,7 +264,7 @@ static void col2im(size_t channels, size_t height, size_t width, const real_t *c
     for (size_t channel = 0; channel < channels; channel++, dx += height * width) {
         for (int down = -1; down <= 1; down++) {
             for (int across = -1; across <= 1; across++) {
-                size_t left = across < 0, right = across > 0;
+                size_t left = across<0, right = across> 0;
                 for (size_t row = 0; row < height; row++, columns += width) {
                     bool outside = (down < 0 && row == 0) || (down > 0 && row + 1 == height);
                     if (outside || width <= left + right) continue;
@@ -279,8 +283,8 @@ static inline bool exceeds(real_t x, real_t most)
 }
 
 /* relu and max change places freely: the largest is found first and cut at 0 once. */
-static void relu_pool_forward(size_t filters, size_t height, size_t width, const real_t *x, const real_t *bias,
-                              real_t *y, uint8_t *which)
+static void relu_pool_forward(size_t filters, size_t height, size_t width, const real_t *x,
+                              const real_t *bias, real_t *y, uint8_t *which)
 {
     size_t rows = height / 2, columns = width / 2;
     for (size_t filter = 0; filter < filters; filter++, x += height * width) {

@@ -1,7 +1,7 @@
 /*
- * The built-in gemm: what remains where neither library can be trusted or found, and what the tests compare with.
- * Blocks of A and panels of B are packed onto the stack so that the inner kernel reads both in order: MR x NR results
- * stay in registers over a run of KC products (Goto, van de Geijn 2008).
+ * The built-in gemm: what remains where neither library can be trusted or found, and what the tests compare
+ * with. Blocks of A and panels of B are packed onto the stack so that the inner kernel reads both in order:
+ * MR x NR results stay in registers over a run of KC products (Goto, van de Geijn 2008).
  */
 #include "nn/kernels_gemm.h"
 
@@ -38,7 +38,8 @@ static void pack_b(bool transpose, size_t depth, size_t columns, const real_t *b
             memcpy(packed, b + p * ldb, NR * sizeof *packed);
             continue;
         }
-        for (size_t j = 0; j < NR; j++) packed[j] = j < columns ? b[transpose ? j * ldb + p : p * ldb + j] : 0;
+        for (size_t j = 0; j < NR; j++)
+            packed[j] = j < columns ? b[transpose ? j * ldb + p : p * ldb + j] : 0;
     }
 }
 
@@ -75,8 +76,8 @@ static void store(size_t rows, size_t columns, const real_t *out, real_t beta, r
     }
 }
 
-static void block(bool transpose_b, size_t rows, size_t n, size_t depth, const real_t *packed_a, const real_t *b,
-                  size_t ldb, real_t beta, real_t *c, size_t ldc)
+static void block(bool transpose_b, size_t rows, size_t n, size_t depth, const real_t *packed_a,
+                  const real_t *b, size_t ldb, real_t beta, real_t *c, size_t ldc)
 {
     real_t packed_b[KC * NR] __attribute__((aligned(64)));
     real_t out[MR * NR] __attribute__((aligned(64)));
@@ -90,8 +91,9 @@ static void block(bool transpose_b, size_t rows, size_t n, size_t depth, const r
     }
 }
 
-void KERNEL(gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, real_t alpha, const real_t *a,
-                  size_t lda, const real_t *b, size_t ldb, real_t beta, real_t *c, size_t ldc)
+void KERNEL(gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, real_t alpha,
+                  const real_t *a, size_t lda, const real_t *b, size_t ldb, real_t beta, real_t *c,
+                  size_t ldc)
 {
     real_t packed_a[MC * KC] __attribute__((aligned(64)));
     if (k == 0)
@@ -101,9 +103,10 @@ void KERNEL(gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t
         size_t depth = k - p < KC ? k - p : KC;
         for (size_t i = 0; i < m; i += MC) {
             size_t rows = m - i < MC ? m - i : MC;
-            pack_a(transpose_a, rows, depth, a + (transpose_a ? p * lda + i : i * lda + p), lda, alpha, packed_a);
-            block(transpose_b, rows, n, depth, packed_a, b + (transpose_b ? p : p * ldb), ldb, p == 0 ? beta : 1,
-                  c + i * ldc, ldc);
+            pack_a(transpose_a, rows, depth, a + (transpose_a ? p * lda + i : i * lda + p), lda, alpha,
+                   packed_a);
+            block(transpose_b, rows, n, depth, packed_a, b + (transpose_b ? p : p * ldb), ldb,
+                  p == 0 ? beta : 1, c + i * ldc, ldc);
         }
     }
 }

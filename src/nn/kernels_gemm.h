@@ -9,7 +9,8 @@
 
 #define KERNEL(name) NN_PASTE(REAL(name), NN_ISA)
 
-void KERNEL(gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, real_t alpha, const real_t *a,
-                  size_t lda, const real_t *b, size_t ldb, real_t beta, real_t *c, size_t ldc);
+void KERNEL(gemm)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, real_t alpha,
+                  const real_t *a, size_t lda, const real_t *b, size_t ldb, real_t beta, real_t *c,
+                  size_t ldc);
 
 #endif

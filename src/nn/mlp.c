@@ -37,7 +37,8 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     uint64_t n = model->micro_batch;
     for (uint32_t i = 0; i <= config->layers; i++) {
         uint64_t in = layer_inputs(config, i), out = i < config->layers ? config->dim : config->classes;
-        /* He et al. 2015 for what a rectifier follows; the last layer starts without an opinion on the classes. */
+        /* He et al. 2015 for what a rectifier follows; the last layer starts without an opinion on the
+         * classes. */
         init_rule_t rule = MODEL_NORMAL(sqrt((i < config->layers ? 2.0 : 1.0) / (double)in));
         model_param(model, weights, rule, 2, (uint64_t[]){in, out}, "layers.%u.weight", i);
         model_param(model, weights, MODEL_CONSTANT(0), 1, &out, "layers.%u.bias", i);
@@ -61,17 +62,20 @@ static void forward(nn_model_t *model, const nn_batch_t *batch, bool gradient, b
     const real_t *x = batch->features;
     for (uint32_t i = 0; i < config->layers; i++) {
         layer_t *l = &mlp->layers[i];
-        REAL(linear_forward)(c, batch->samples, layer_inputs(config, i), config->dim, x, model->params[2 * i].weights,
-                             0, l->before);
-        REAL(bias_gelu)(c, batch->samples, config->dim, model->params[2 * i + 1].weights, l->before, l->after);
+        REAL(linear_forward)
+        (c, batch->samples, layer_inputs(config, i), config->dim, x, model->params[2 * i].weights, 0,
+         l->before);
+        REAL(bias_gelu)
+        (c, batch->samples, config->dim, model->params[2 * i + 1].weights, l->before, l->after);
         x = l->after;
     }
     uint32_t head = 2 * config->layers;
-    REAL(linear_forward)(c, batch->samples, layer_inputs(config, config->layers), config->classes, x,
-                         model->params[head].weights, 0, mlp->logits);
+    REAL(linear_forward)
+    (c, batch->samples, layer_inputs(config, config->layers), config->classes, x, model->params[head].weights,
+     0, mlp->logits);
     REAL(bias_add)(c, batch->samples, config->classes, model->params[head + 1].weights, mlp->logits);
-    REAL(cross_entropy)(c, batch->samples, config->classes, model->targets, gradient, 1, mlp->logits, model->losses,
-                        hits);
+    REAL(cross_entropy)
+    (c, batch->samples, config->classes, model->targets, gradient, 1, mlp->logits, model->losses, hits);
 }
 
 static void backward(nn_model_t *model, const model_pass_t *pass)
@@ -85,8 +89,10 @@ static void backward(nn_model_t *model, const model_pass_t *pass)
     for (uint32_t i = config->layers + 1; i-- > 0;) {
         size_t in = layer_inputs(config, i), out = i < config->layers ? config->dim : config->classes;
         const real_t *x = i == 0 ? pass->batch->features : mlp->layers[i - 1].after;
-        if (i < config->layers) REAL(gelu_backward)(c, n, out, mlp->layers[i].before, d, pass->grads[2 * i + 1]);
-        else REAL(bias_backward)(c, n, out, d, pass->grads[2 * i + 1]);
+        if (i < config->layers)
+            REAL(gelu_backward)(c, n, out, mlp->layers[i].before, d, pass->grads[2 * i + 1]);
+        else
+            REAL(bias_backward)(c, n, out, d, pass->grads[2 * i + 1]);
         model_done(pass, 2 * i + 1);
         REAL(linear_backward_weight)(c, n, in, out, x, d, pass->grads[2 * i]);
         model_done(pass, 2 * i);

@@ -11,7 +11,8 @@
 
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
-/* ---- What a config may say ------------------------------------------------------------------------------------------- */
+/* ---- What a config may say
+ * ------------------------------------------------------------------------------------------- */
 
 typedef struct field {
     const char *name;
@@ -23,8 +24,8 @@ static inspan_status_t check_fields(const field_t *fields, size_t n, inspan_erro
     for (size_t i = 0; i < n; i++) {
         const field_t *f = &fields[i];
         if (f->value < f->least || f->value > f->most)
-            return error_set(err, INSPAN_INVALID, "model.%s is %u: expected %u to %u", f->name, f->value, f->least,
-                             f->most);
+            return error_set(err, INSPAN_INVALID, "model.%s is %u: expected %u to %u", f->name, f->value,
+                             f->least, f->most);
     }
     return INSPAN_OK;
 }
@@ -39,8 +40,8 @@ static inspan_status_t check_gpt(const nn_model_config_t *c, inspan_error_t *err
     inspan_status_t status = check_fields(fields, sizeof fields / sizeof fields[0], err);
     if (status != INSPAN_OK) return status;
     if (c->dim % c->heads != 0)
-        return error_set(err, INSPAN_INVALID, "model.dim is %u, not a multiple of model.heads, which is %u", c->dim,
-                         c->heads);
+        return error_set(err, INSPAN_INVALID, "model.dim is %u, not a multiple of model.heads, which is %u",
+                         c->dim, c->heads);
     return INSPAN_OK;
 }
 
@@ -63,8 +64,9 @@ static inspan_status_t check_conv(const nn_model_config_t *c, inspan_error_t *er
     inspan_status_t status = check_fields(fields, sizeof fields / sizeof fields[0], err);
     if (status != INSPAN_OK) return status;
     if (c->inputs != (uint64_t)c->channels * c->height * c->width)
-        return error_set(err, INSPAN_INVALID, "model.inputs is %u: expected channels * height * width = %u * %u * %u",
-                         c->inputs, c->channels, c->height, c->width);
+        return error_set(err, INSPAN_INVALID,
+                         "model.inputs is %u: expected channels * height * width = %u * %u * %u", c->inputs,
+                         c->channels, c->height, c->width);
     return INSPAN_OK;
 }
 
@@ -74,21 +76,26 @@ static uint64_t targets_per_sample(const nn_model_config_t *config)
 }
 
 /* Sizes of matrices are ints inside the libraries. */
-static inspan_status_t check_batch_size(const nn_model_config_t *config, uint32_t micro_batch, inspan_error_t *err)
+static inspan_status_t check_batch_size(const nn_model_config_t *config, uint32_t micro_batch,
+                                        inspan_error_t *err)
 {
-    if (micro_batch == 0) return error_set(err, INSPAN_INVALID, "micro-batch is 0: expected at least 1 sample");
+    if (micro_batch == 0)
+        return error_set(err, INSPAN_INVALID, "micro-batch is 0: expected at least 1 sample");
     uint64_t rows = micro_batch * targets_per_sample(config);
     if (rows > INT32_MAX)
-        return error_set(err, INSPAN_INVALID, "micro-batch of %u samples is %llu rows: at most %d; take a smaller one",
+        return error_set(err, INSPAN_INVALID,
+                         "micro-batch of %u samples is %llu rows: at most %d; take a smaller one",
                          micro_batch, (unsigned long long)rows, INT32_MAX);
     return INSPAN_OK;
 }
 
-static inspan_status_t check_config(const nn_model_config_t *config, uint32_t micro_batch, inspan_error_t *err)
+static inspan_status_t check_config(const nn_model_config_t *config, uint32_t micro_batch,
+                                    inspan_error_t *err)
 {
     inspan_status_t status = INSPAN_OK;
     if (config->dtype != NN_FP32 && config->dtype != NN_FP64)
-        return error_set(err, INSPAN_INVALID, "dtype %d is not known: expected fp32 or fp64", (int)config->dtype);
+        return error_set(err, INSPAN_INVALID, "dtype %d is not known: expected fp32 or fp64",
+                         (int)config->dtype);
     switch (config->kind) {
     case NN_GPT: status = check_gpt(config, err); break;
     case NN_MLP: status = check_mlp(config, err); break;
@@ -98,10 +105,12 @@ static inspan_status_t check_config(const nn_model_config_t *config, uint32_t mi
     return status == INSPAN_OK ? check_batch_size(config, micro_batch, err) : status;
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
-void model_param(nn_model_t *model, arena_t *weights, init_rule_t rule, uint32_t n_dims, const uint64_t *shape,
-                 const char *name, ...)
+void model_param(nn_model_t *model, arena_t *weights, init_rule_t rule, uint32_t n_dims,
+                 const uint64_t *shape, const char *name, ...)
 {
     nn_param_t *param = &model->params[model->n_params];
     *param = (nn_param_t){.n_dims = n_dims, .count = 1, .decay = n_dims >= 2};
@@ -137,8 +146,9 @@ static const model_ops_t *find_ops(const nn_model_config_t *config)
 }
 
 /* A model without memory, laid out for its sizes. */
-static inspan_status_t plan(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads, nn_model_t **out,
-                            uint64_t *weights_bytes, uint64_t *activation_bytes, inspan_error_t *err)
+static inspan_status_t plan(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
+                            nn_model_t **out, uint64_t *weights_bytes, uint64_t *activation_bytes,
+                            inspan_error_t *err)
 {
     inspan_status_t status = check_config(config, micro_batch, err);
     if (status != INSPAN_OK) return status;
@@ -157,7 +167,8 @@ static inspan_status_t plan(const nn_model_config_t *config, uint32_t micro_batc
     layout(model, &weights, &activations);
     if (weights.overflow || activations.overflow) {
         nn_model_close(model);
-        return error_set(err, INSPAN_INVALID, "the model's size does not fit into 64 bits: take smaller layers");
+        return error_set(err, INSPAN_INVALID,
+                         "the model's size does not fit into 64 bits: take smaller layers");
     }
     *weights_bytes = weights.used;
     *activation_bytes = activations.used;
@@ -165,8 +176,8 @@ static inspan_status_t plan(const nn_model_config_t *config, uint32_t micro_batc
     return INSPAN_OK;
 }
 
-inspan_status_t nn_model_memory(const nn_model_config_t *config, uint32_t micro_batch, uint64_t *weights_bytes,
-                                uint64_t *activation_bytes, inspan_error_t *err)
+inspan_status_t nn_model_memory(const nn_model_config_t *config, uint32_t micro_batch,
+                                uint64_t *weights_bytes, uint64_t *activation_bytes, inspan_error_t *err)
 {
     nn_model_t *model = NULL;
     inspan_status_t status = plan(config, micro_batch, 1, &model, weights_bytes, activation_bytes, err);
@@ -181,7 +192,8 @@ static inspan_status_t take_memory(nn_model_t *model, uint64_t weights_bytes, ui
     uint64_t bytes = (weights_bytes + activation_bytes + 4095) & ~(uint64_t)4095;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        return error_set_errno(err, INSPAN_NO_MEMORY, "no memory for a model: weights %llu bytes, activations %llu",
+        return error_set_errno(err, INSPAN_NO_MEMORY,
+                               "no memory for a model: weights %llu bytes, activations %llu",
                                (unsigned long long)weights_bytes, (unsigned long long)activation_bytes);
     if (bytes >= 2 * HUGE_PAGE_BYTES) madvise(memory, bytes, MADV_HUGEPAGE);
     model->memory = memory;
@@ -192,11 +204,13 @@ static inspan_status_t take_memory(nn_model_t *model, uint64_t weights_bytes, ui
     return INSPAN_OK;
 }
 
-static inspan_status_t start(nn_model_t *model, uint64_t weights_bytes, uint64_t activation_bytes, inspan_error_t *err)
+static inspan_status_t start(nn_model_t *model, uint64_t weights_bytes, uint64_t activation_bytes,
+                             inspan_error_t *err)
 {
     const gemm_choice_t *gemm = gemm_choose();
     if (gemm->f32 == NULL || gemm->f64 == NULL)
-        return error_set(err, INSPAN_UNSUPPORTED, "no right matrix product on this machine: %s", gemm->report);
+        return error_set(err, INSPAN_UNSUPPORTED, "no right matrix product on this machine: %s",
+                         gemm->report);
     gemm_enter_thread();
     inspan_status_t status = pool_open(model->threads, gemm_enter_thread, &model->pool, err);
     if (status != INSPAN_OK) return status;
@@ -216,7 +230,8 @@ inspan_status_t nn_model_open(const nn_model_config_t *config, uint32_t micro_ba
                          threads);
     nn_model_t *model = NULL;
     uint64_t weights_bytes = 0, activation_bytes = 0;
-    inspan_status_t status = plan(config, micro_batch, threads, &model, &weights_bytes, &activation_bytes, err);
+    inspan_status_t status =
+        plan(config, micro_batch, threads, &model, &weights_bytes, &activation_bytes, err);
     if (status == INSPAN_OK) status = start(model, weights_bytes, activation_bytes, err);
     if (status != INSPAN_OK) {
         nn_model_close(model);
@@ -253,7 +268,9 @@ const nn_model_config_t *nn_model_config(const nn_model_t *model)
     return &model->config;
 }
 
-/* ---- Passes ---------------------------------------------------------------------------------------------------------- */
+/* ---- Passes
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static inspan_status_t take_tokens(nn_model_t *model, const nn_batch_t *batch, inspan_error_t *err)
 {
@@ -264,8 +281,8 @@ static inspan_status_t take_tokens(nn_model_t *model, const nn_batch_t *batch, i
         const uint16_t *tokens = batch->tokens + sample * (context + 1);
         for (size_t i = 0; i <= context; i++) {
             if (tokens[i] >= model->config.vocabulary)
-                return error_set(err, INSPAN_INVALID, "token %zu of sample %zu is %u: the vocabulary has %u", i,
-                                 sample, tokens[i], model->config.vocabulary);
+                return error_set(err, INSPAN_INVALID, "token %zu of sample %zu is %u: the vocabulary has %u",
+                                 i, sample, tokens[i], model->config.vocabulary);
             if (i < context) model->inputs[sample * context + i] = tokens[i];
             if (i > 0) model->targets[sample * context + i - 1] = tokens[i];
         }
@@ -305,21 +322,22 @@ static double sum_losses(const nn_model_t *model, uint32_t samples)
     return sum / (double)per_sample;
 }
 
-inspan_status_t nn_model_backward(nn_model_t *model, const nn_batch_t *batch, void *const *grads, nn_ready_fn ready,
-                                  void *context, double *loss_sum, inspan_error_t *err)
+inspan_status_t nn_model_backward(nn_model_t *model, const nn_batch_t *batch, void *const *grads,
+                                  nn_ready_fn ready, void *context, double *loss_sum, inspan_error_t *err)
 {
     inspan_status_t status = take_batch(model, batch, err);
     if (status != INSPAN_OK) return status;
     model_pass_t pass = {.batch = batch, .grads = grads, .ready = ready, .context = context};
-    if (batch->samples > 0) model->ops->backward(model, &pass);
+    if (batch->samples > 0)
+        model->ops->backward(model, &pass);
     else /* nothing to add: every gradient is complete as it is */
         for (uint32_t i = model->n_params; i-- > 0;) model_done(&pass, i);
     *loss_sum = sum_losses(model, batch->samples);
     return INSPAN_OK;
 }
 
-inspan_status_t nn_model_evaluate(nn_model_t *model, const nn_batch_t *batch, double *loss_sum, uint64_t *correct,
-                                  inspan_error_t *err)
+inspan_status_t nn_model_evaluate(nn_model_t *model, const nn_batch_t *batch, double *loss_sum,
+                                  uint64_t *correct, inspan_error_t *err)
 {
     inspan_status_t status = take_batch(model, batch, err);
     if (status != INSPAN_OK) return status;
@@ -327,7 +345,8 @@ inspan_status_t nn_model_evaluate(nn_model_t *model, const nn_batch_t *batch, do
     *loss_sum = sum_losses(model, batch->samples);
     if (correct == NULL) return INSPAN_OK;
     *correct = 0;
-    for (uint64_t i = 0; i < batch->samples * targets_per_sample(&model->config); i++) *correct += model->hits[i];
+    for (uint64_t i = 0; i < batch->samples * targets_per_sample(&model->config); i++)
+        *correct += model->hits[i];
     return INSPAN_OK;
 }
 
@@ -336,8 +355,8 @@ inspan_status_t nn_model_next(nn_model_t *model, const uint16_t *tokens, uint32_
 {
     if (model->ops->next == NULL) return error_set(err, INSPAN_INVALID, "only a gpt can say the next token");
     if (n == 0 || n > model->config.context)
-        return error_set(err, INSPAN_INVALID, "%u tokens before the next one: expected 1 to %u (the context)", n,
-                         model->config.context);
+        return error_set(err, INSPAN_INVALID, "%u tokens before the next one: expected 1 to %u (the context)",
+                         n, model->config.context);
     for (uint32_t i = 0; i < n; i++) {
         if (tokens[i] >= model->config.vocabulary)
             return error_set(err, INSPAN_INVALID, "token %u is %u: the vocabulary has %u", i, tokens[i],

@@ -21,7 +21,7 @@ struct pool {
     uint32_t threads;
     uint32_t started; /* threads that pool_close must join */
     void (*enter)(void);
-    pool_fn_t fn;  /* written before generation rises, read after it was seen to rise */
+    pool_fn_t fn; /* written before generation rises, read after it was seen to rise */
     void *context;
     atomic_uint generation; /* number of runs begun */
     atomic_uint unfinished; /* threads of this run still at work */
@@ -81,7 +81,8 @@ static void *thread_main(void *argument)
     }
 }
 
-/* The lock around the change is what makes it impossible that a thread checks, sees nothing, and then sleeps over it. */
+/* The lock around the change is what makes it impossible that a thread checks, sees nothing, and then sleeps
+ * over it. */
 static void begin_run(pool_t *pool)
 {
     pthread_mutex_lock(&pool->lock);
@@ -123,17 +124,19 @@ static inspan_status_t start_threads(pool_t *pool, inspan_error_t *err)
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed == 0) return INSPAN_OK;
-    return error_set(err, INSPAN_LIMIT,
-                     "could start only %u of %u compute threads: the system's limit of threads (ulimit -u, pids.max) "
-                     "is reached",
-                     pool->started + 1, pool->threads);
+    return error_set(
+        err, INSPAN_LIMIT,
+        "could start only %u of %u compute threads: the system's limit of threads (ulimit -u, pids.max) "
+        "is reached",
+        pool->started + 1, pool->threads);
 }
 
 inspan_status_t pool_open(uint32_t threads, void (*enter)(void), pool_t **out, inspan_error_t *err)
 {
     *out = NULL;
     if (threads == 0 || threads > POOL_THREADS_MAX)
-        return error_set(err, INSPAN_INVALID, "compute threads: expected 1 to %d, found %u", POOL_THREADS_MAX, threads);
+        return error_set(err, INSPAN_INVALID, "compute threads: expected 1 to %d, found %u", POOL_THREADS_MAX,
+                         threads);
     pool_t *pool = calloc(1, sizeof *pool + threads * sizeof pool->thread[0]);
     if (pool == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for %u compute threads", threads);
     pool->threads = threads;

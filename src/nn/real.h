@@ -1,6 +1,6 @@
 /*
- * fp32 and fp64 from one source: a file that includes this is compiled twice, with NN_REAL_BITS 32 and 64. REAL(name)
- * gives the function or type its own name in each (name_f32, name_f64).
+ * fp32 and fp64 from one source: a file that includes this is compiled twice, with NN_REAL_BITS 32 and 64.
+ * REAL(name) gives the function or type its own name in each (name_f32, name_f64).
  */
 #ifndef NN_REAL_H
 #define NN_REAL_H

@@ -1,9 +1,9 @@
 /*
- * Vectors of real_t in the compiler's own vector extension, as wide as the instruction set that the file is compiled
- * for: the same source gives SSE2, NEON, AVX2 and AVX-512. Only kernel files include this.
+ * Vectors of real_t in the compiler's own vector extension, as wide as the instruction set that the file is
+ * compiled for: the same source gives SSE2, NEON, AVX2 and AVX-512. Only kernel files include this.
  *
- * FOR_VECTORS(i, w, n) runs over [0, n) in steps of LANES with w = lanes in use; loads and stores of a part touch
- * nothing beyond it.
+ * FOR_VECTORS(i, w, n) runs over [0, n) in steps of LANES with w = lanes in use; loads and stores of a part
+ * touch nothing beyond it.
  */
 #ifndef NN_SIMD_H
 #define NN_SIMD_H
@@ -25,10 +25,11 @@
 
 typedef real_t vec_real_t __attribute__((vector_size(SIMD_BYTES)));
 typedef real_int_t vec_int_t __attribute__((vector_size(SIMD_BYTES)));
-typedef real_t vec_real_unaligned_t __attribute__((vector_size(SIMD_BYTES), aligned(sizeof(real_t)), may_alias));
+typedef real_t vec_real_unaligned_t
+    __attribute__((vector_size(SIMD_BYTES), aligned(sizeof(real_t)), may_alias));
 
-#define FOR_VECTORS(i, w, n)                                                                                           \
-    for (size_t i = 0, w; i < (n) && (w = (n) - i < LANES ? (n) - i : LANES, 1); i += LANES)
+#define FOR_VECTORS(i, w, n)                                                                                 \
+    for (size_t i = 0, w; i < (n) && (w = (n)-i < LANES ? (n)-i : LANES, 1); i += LANES)
 
 static inline vec_real_t v_load(const real_t *p)
 {
@@ -109,9 +110,9 @@ static inline vec_int_t v_count_from(real_int_t first)
 #if NN_REAL_BITS == 32
 
 /*
- * e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r by a polynomial of degree 6 (minimax fit of our own,
- * relative error 3e-9), ln 2 in two parts so that n ln 2 is exact. Together about 1e-7 with FMA, 2e-7 without.
- * Saturates at e^-87 and e^88; NaN gives NaN.
+ * e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r by a polynomial of degree 6 (minimax fit of
+ * our own, relative error 3e-9), ln 2 in two parts so that n ln 2 is exact. Together about 1e-7 with FMA,
+ * 2e-7 without. Saturates at e^-87 and e^88; NaN gives NaN.
  */
 static inline vec_real_t v_exp(vec_real_t x)
 {
