@@ -1,0 +1,137 @@
+"""Machines and processes that die or freeze: the job ends in time, the error names node and cause, nothing is left."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from conftest import JOB_FAILED, wait_for
+
+TIMEOUT = 2  # failure_timeout of the jobs here, seconds
+JOB = """
+model: {kind: gpt, layers: 2, heads: 2, dim: 64, context: 64}
+data: {kind: text, path: book.txt}
+train: {steps: 100000, global_batch: 24, lr: 1e-3}
+nodes: {min: 3, max: 3}
+failure_timeout: 2s
+checkpoint: {dir: out}
+"""
+
+
+class Running:
+    """A job of three nodes in mid-training."""
+
+    def __init__(self, inspan, job):
+        self.inspan = inspan
+        self.train = inspan.start("train", job)
+        self.ranks = wait_for(self._started, 60, "all ranks train")
+
+    def _job(self):
+        return self.inspan.json("job", 1)
+
+    def _started(self):
+        assert self.train.process.poll() is None, self.train.finish()
+        jobs = self.inspan.json("jobs")["jobs"]
+        if not jobs:
+            return None
+        job = self._job()
+        ready = job["state"] == "running" and len(job["ranks"]) == 3
+        if not ready or any(rank.get("progress", {}).get("step", 0) < 2 for rank in job["ranks"]):
+            return None
+        return job["ranks"]
+
+    def survivors_end(self, lost_pid, seconds):
+        """Seconds until the other workers' processes are gone."""
+        start = time.monotonic()
+        others = [rank["pid"] for rank in self.ranks if rank["pid"] != lost_pid]
+        wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others), seconds, "survivors have ended")
+        return time.monotonic() - start
+
+    def error(self):
+        result = self.train.finish(30)
+        assert result.returncode == JOB_FAILED, result.stderr
+        job = self._job()
+        assert job["state"] == "failed"
+        return result.stderr
+
+
+@pytest.fixture
+def running(inspan, cluster, job_file, text_file):
+    cluster(3)
+    return Running(inspan, job_file(JOB))
+
+
+def agent_of(inspan, rank):
+    """The agent's pid: the parent of the worker's process."""
+    with open(f"/proc/{rank['pid']}/stat") as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[1])
+
+
+def test_a_killed_worker_ends_the_job_within_a_second(running):
+    lost = running.ranks[1]
+    os.kill(lost["pid"], signal.SIGKILL)
+    assert running.survivors_end(lost["pid"], 10) < 1.0
+    error = running.error()
+    assert lost["node"] in error
+    assert "signal 9" in error
+
+
+def test_a_frozen_worker_ends_the_job_within_the_failure_timeout(running):
+    lost = running.ranks[2]
+    os.kill(lost["pid"], signal.SIGSTOP)
+    assert running.survivors_end(lost["pid"], 20) < TIMEOUT + 2
+    error = running.error()
+    assert lost["node"] in error
+    assert "silent" in error
+    wait_for(lambda: not os.path.exists(f"/proc/{lost['pid']}"), 10, "the frozen worker is gone")
+
+
+def test_a_killed_agent_ends_the_job_within_the_failure_timeout(running):
+    lost = running.ranks[1]
+    os.kill(agent_of(running.inspan, lost), signal.SIGKILL)
+    assert running.survivors_end(lost["pid"], 20) < TIMEOUT + 2
+    error = running.error()
+    assert lost["node"] in error
+    wait_for(lambda: not os.path.exists(f"/proc/{lost['pid']}"), 10, "the orphaned worker is gone")
+
+
+def test_a_short_freeze_is_survived(running):
+    lost = running.ranks[0]
+    os.kill(lost["pid"], signal.SIGSTOP)
+    before = time.monotonic()
+    wait_for(lambda: time.monotonic() - before > 0.8, 5, "0.8 s have passed")
+    os.kill(lost["pid"], signal.SIGCONT)
+    step = running._job()["progress"]["step"]
+    wait_for(lambda: running._job()["progress"]["step"] > step + 5, 30, "training goes on")
+    running.inspan.run("cancel", 1)
+    assert running.train.finish(30).returncode != 0
+
+
+def test_cancel_ends_the_job_and_frees_the_nodes(running):
+    result = running.inspan.run("cancel", 1)
+    assert result.returncode == 0, result.stderr
+    running.survivors_end(None, 10)
+    running.train.finish(30)
+    assert running._job()["state"] == "cancelled"
+    nodes = wait_for(lambda: [n for n in running.inspan.json("nodes")["nodes"] if n["state"] == "ready"], 10, "ready")
+    assert nodes
+
+
+def test_no_half_written_file_remains(running, inspan):
+    os.kill(running.ranks[0]["pid"], signal.SIGKILL)
+    running.error()
+    left = [str(path) for path in inspan.folder.rglob("*.tmp-*")]
+    assert not left
+    assert not (inspan.folder / "out" / "model.safetensors").exists()
+
+
+def test_the_next_job_runs_after_a_failure(running, inspan, job_file):
+    os.kill(running.ranks[0]["pid"], signal.SIGKILL)
+    running.error()
+    job = job_file(JOB, "next.yaml")
+    wait_for(lambda: sum(n["state"] == "ready" for n in inspan.json("nodes")["nodes"]) == 3, 20, "all nodes are free")
+    result = inspan.run("train", job, "--set", "train.steps=3", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 3
