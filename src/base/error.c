@@ -16,7 +16,7 @@ const char *inspan_status_text(inspan_status_t status)
     return texts[status];
 }
 
-inspan_status_t error_set(inspan_error_t *err, inspan_status_t status, const char *format, ...)
+inspan_status_t error_fill(inspan_error_t *err, inspan_status_t status, const char *format, ...)
 {
     if (err == NULL) return status;
     va_list args;
@@ -27,7 +27,7 @@ inspan_status_t error_set(inspan_error_t *err, inspan_status_t status, const cha
     return status;
 }
 
-inspan_status_t error_set_errno(inspan_error_t *err, inspan_status_t status, const char *format, ...)
+inspan_status_t error_fill_errno(inspan_error_t *err, inspan_status_t status, const char *format, ...)
 {
     int cause = errno;
     if (err == NULL) return status;

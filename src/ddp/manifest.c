@@ -18,7 +18,7 @@ static inspan_status_t gather_rows(inspan_comm_t *comm, const uint64_t *row, uin
                                    int64_t timeout_ns, inspan_error_t *err)
 {
     uint32_t rank = inspan_comm_rank(comm), world = inspan_comm_world(comm);
-    uint64_t *mine = calloc(world * words, sizeof mine[0]);
+    uint64_t *mine = calloc(world * words + 1, sizeof mine[0]); /* a model may have no parameters */
     if (mine == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory to compare the parameters of %u ranks", world);
     memcpy(mine + rank * words, row, words * sizeof row[0]);
