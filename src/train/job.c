@@ -35,7 +35,7 @@ static const job_field_t fields[] = {
     {"data.validation", JOB_REAL, AT(data.validation), "0.05", NULL, 0, 0.95, "share of the data held out"},
 
     {"train.steps", JOB_U64, AT(train.steps), "500", NULL, 1, 1e12, "optimiser steps"},
-    {"train.global_batch", JOB_U64, AT(train.global_batch), "64", NULL, 1, 1e9,
+    {"train.global_batch", JOB_U64, AT(train.global_batch), "64", NULL, 1, 16777216,
      "samples of a step, all nodes together"},
     {"train.micro_batch", JOB_U64, AT(train.micro_batch), "auto", "auto", 1, 65536,
      "samples of one forward and backward"},

@@ -181,12 +181,36 @@ static void micro_batches_stay_in_the_share(void **state)
     assert_int_equal(job_micro_batch(&job, 64), 3);
 }
 
+static void memory_counts_every_copy(void **state)
+{
+    (void)state;
+    job_config_t job;
+    nn_model_config_t model;
+    uint64_t weights = 0, activations = 0, adamw = 0, sgd = 0, plain = 0;
+    job_defaults(&job);
+    job_model_config(&job, &model);
+    model.vocabulary = 256;
+    assert_int_equal(nn_model_memory(&model, 16, &weights, &activations, &err), INSPAN_OK);
+    assert_int_equal(job_memory(&job, &model, 16, 1000000, &adamw, &err), INSPAN_OK);
+    assert_true(adamw >= 5 * weights + activations + 1000000);
+    assert_true(adamw <= 5 * weights + activations + 1000000 + (128u << 20));
+    job_set(&job, "train.optimizer", "sgd", &err);
+    assert_int_equal(job_memory(&job, &model, 16, 1000000, &sgd, &err), INSPAN_OK);
+    assert_int_equal(adamw - sgd, weights);
+    job_set(&job, "train.momentum", "0", &err);
+    assert_int_equal(job_memory(&job, &model, 16, 1000000, &plain, &err), INSPAN_OK);
+    assert_int_equal(sgd - plain, weights);
+    model.heads = 3;
+    assert_int_equal(job_memory(&job, &model, 16, 0, &plain, &err), INSPAN_INVALID);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_has_a_good_default), cmocka_unit_test(values_are_checked),
         cmocka_unit_test(flat_text_goes_there_and_back),  cmocka_unit_test(broken_flat_text_is_refused),
         cmocka_unit_test(faults_of_several_fields),       cmocka_unit_test(micro_batches_stay_in_the_share),
+        cmocka_unit_test(memory_counts_every_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

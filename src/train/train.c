@@ -1,0 +1,103 @@
+/* The worker process around the trainer. */
+#include "train/train.h"
+
+#include <inspan/worker.h>
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "platform/os/os_file.h"
+#include "train/trainer.h"
+
+#define JOB_FILE_MAX    65536
+#define EXIT_JOB_FAILED 3
+
+static inspan_status_t read_job(const char *folder, job_config_t *job, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    char *text = NULL;
+    size_t bytes = 0;
+    if (snprintf(path, sizeof path, "%s/job.conf", folder) >= (int)sizeof path)
+        return error_set(err, INSPAN_INVALID, "path too long: %.100s...", folder);
+    inspan_status_t status = os_file_read(path, JOB_FILE_MAX, &text, &bytes, err);
+    if (status != INSPAN_OK) return status;
+    status = job_parse(text, job, err);
+    if (status != INSPAN_OK) error_prefix(err, "%s", path);
+    free(text);
+    return status;
+}
+
+static bool on_cancelled(void *context)
+{
+    return inspan_worker_cancelled(context);
+}
+
+static void on_progress(void *context, const inspan_progress_t *progress)
+{
+    inspan_worker_progress(context, progress);
+}
+
+static inspan_status_t save(const trainer_t *trainer, const char *folder, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/out", folder) >= (int)sizeof path)
+        return error_set(err, INSPAN_INVALID, "path too long: %.100s...", folder);
+    return trainer_save(trainer, path, err);
+}
+
+/* Train and save; *summary is the caller's to free. */
+static inspan_status_t train(inspan_worker_t *worker, const char *folder, const job_config_t *job,
+                             char **summary, inspan_error_t *err)
+{
+    trainer_t *trainer = NULL;
+    trainer_options_t options = {
+        .job = job,
+        .comm = inspan_worker_comm(worker),
+        .view = inspan_worker_view(worker),
+        .threads = inspan_worker_threads(worker),
+        .out = stdout,
+        .hooks = {.context = worker, .cancelled = on_cancelled, .progress = on_progress},
+    };
+    inspan_status_t status = trainer_open(&options, &trainer, err);
+    if (status != INSPAN_OK) return status;
+    printf("%s\n", nn_gemm_report());
+    status = trainer_run(trainer, err);
+    if (status == INSPAN_OK && inspan_comm_rank(options.comm) == 0) status = save(trainer, folder, err);
+    if (status == INSPAN_OK) {
+        *summary = trainer_summary(trainer);
+        if (*summary == NULL) status = error_set(err, INSPAN_NO_MEMORY, "no memory for the summary");
+    }
+    trainer_close(trainer);
+    return status;
+}
+
+int train_worker_main(const char *folder)
+{
+    inspan_error_t err = {0}, job_err = {0};
+    job_config_t job;
+    inspan_worker_t *worker = NULL;
+    char *summary = NULL;
+    nn_gemm_report(); /* chooses before there are threads */
+    /* A job file that cannot be read is told to the agent, so the session comes first. */
+    inspan_status_t job_status = read_job(folder, &job, &job_err);
+    inspan_status_t status = inspan_worker_open(&worker, &err);
+    if (status != INSPAN_OK) {
+        fprintf(stderr, "inspan: %s\n", err.text);
+        return EXIT_JOB_FAILED;
+    }
+    if (job_status != INSPAN_OK) {
+        err = job_err;
+        status = job_status;
+        inspan_comm_abort(inspan_worker_comm(worker), err.text);
+    } else {
+        status = train(worker, folder, &job, &summary, &err);
+    }
+    if (status != INSPAN_OK) fprintf(stderr, "inspan: %s\n", err.text);
+    inspan_worker_finish(worker, status, status == INSPAN_OK ? summary : err.text);
+    free(summary);
+    return status == INSPAN_OK ? EXIT_SUCCESS : EXIT_JOB_FAILED;
+}

@@ -1,0 +1,304 @@
+#include "train/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "platform/os/os_cgroup.h"
+#include "platform/os/os_time.h"
+#include "train/trainer_internal.h"
+
+/* ---- Opening
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* Half of the machine's memory, or of what the control group leaves: activations shall not push the owner
+ * out. */
+static uint64_t memory_for_activations(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t machine = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+    uint64_t group = os_cgroup_memory_limit("", 0);
+    return (group < machine ? group : machine) / 2;
+}
+
+/* The largest micro-batch that is efficient, fits into a share, and, where the job leaves the choice, into
+ * memory. */
+static inspan_status_t choose_micro_batch(trainer_t *trainer, inspan_error_t *err)
+{
+    uint64_t largest_share = (trainer->job.train.global_batch + trainer->world - 1) / trainer->world;
+    uint64_t weights = 0, activations = 0;
+    trainer->micro_batch = job_micro_batch(&trainer->job, largest_share);
+    inspan_status_t status = INSPAN_OK;
+    while (trainer->job.train.micro_batch == 0 && trainer->micro_batch > 1) {
+        status = nn_model_memory(&trainer->model_config, trainer->micro_batch, &weights, &activations, err);
+        if (status != INSPAN_OK || activations <= memory_for_activations()) return status;
+        trainer->micro_batch /= 2;
+    }
+    return status;
+}
+
+static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *err)
+{
+    nn_data_config_t data;
+    nn_optimizer_config_t optimizer;
+    job_data_config(&trainer->job, &data);
+    job_model_config(&trainer->job, &trainer->model_config);
+    job_optimizer_config(&trainer->job, &optimizer);
+    inspan_status_t status = nn_data_open(&data, &trainer->data, err);
+    if (status != INSPAN_OK) return status;
+    nn_data_shape(trainer->data, &trainer->model_config);
+    status = choose_micro_batch(trainer, err);
+    if (status == INSPAN_OK && nn_data_reserve(trainer->data, trainer->micro_batch) != INSPAN_OK)
+        status =
+            error_set(err, INSPAN_NO_MEMORY, "no memory for batches of %u samples", trainer->micro_batch);
+    if (status == INSPAN_OK)
+        status = nn_model_open(&trainer->model_config, trainer->micro_batch, trainer->threads,
+                               &trainer->model, err);
+    if (status != INSPAN_OK) return status;
+    trainer->n_params = nn_model_params(trainer->model, &trainer->params);
+    return nn_optimizer_open(&optimizer, trainer->params, trainer->n_params, trainer->model_config.dtype,
+                             &trainer->optimizer, err);
+}
+
+static inspan_status_t open_reducer(trainer_t *trainer, inspan_error_t *err)
+{
+    const uint32_t n = trainer->n_params;
+    inspan_ddp_options_t options = {.timeout_ns = TRAIN_WAIT};
+    options.dtype = trainer->model_config.dtype == NN_FP64 ? INSPAN_FP64 : INSPAN_FP32;
+    inspan_status_t status = job_bucket_bytes(&trainer->job, &options.bucket_bytes, err);
+    if (status != INSPAN_OK) return status;
+    inspan_parameter_t *parameters = calloc(n, sizeof *parameters);
+    trainer->local = calloc(n, sizeof *trainer->local);
+    trainer->reduced = calloc(n, sizeof *trainer->reduced);
+    for (int i = 0; i < 2; i++) trainer->hashes[i] = calloc((size_t)trainer->world * 2, sizeof(double));
+    if (!parameters || !trainer->local || !trainer->reduced || !trainer->hashes[0] || !trainer->hashes[1]) {
+        free(parameters);
+        return error_set(err, INSPAN_NO_MEMORY, "no memory for %u parameters", n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const nn_param_t *param = &trainer->params[i];
+        parameters[i] = (inspan_parameter_t){.name = param->name,
+                                             .count = param->count,
+                                             .n_dims = param->n_dims,
+                                             .shape = param->shape,
+                                             .weights = param->weights};
+    }
+    status = inspan_ddp_open(trainer->comm, parameters, n, &options, &trainer->ddp, err);
+    free(parameters);
+    for (uint32_t i = 0; i < n && status == INSPAN_OK; i++) {
+        trainer->local[i] = inspan_ddp_local(trainer->ddp, i);
+        trainer->reduced[i] = inspan_ddp_reduced(trainer->ddp, i);
+    }
+    return status;
+}
+
+inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **out, inspan_error_t *err)
+{
+    inspan_error_t unused;
+    if (err == NULL) err = &unused;
+    trainer_t *trainer = calloc(1, sizeof *trainer);
+    if (trainer == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the trainer");
+    trainer->job = *options->job;
+    trainer->comm = options->comm;
+    trainer->view = options->view;
+    trainer->rank = inspan_comm_rank(options->comm);
+    trainer->world = inspan_comm_world(options->comm);
+    trainer->threads = options->threads;
+    trainer->out = options->out;
+    trainer->hooks = options->hooks;
+    trainer->loss = trainer->loss_first = NAN;
+    trainer->validation = trainer->validation_first = trainer->accuracy = NAN;
+    inspan_status_t status = job_validate(&trainer->job, err);
+    if (status == INSPAN_OK) status = open_data_and_model(trainer, err);
+    if (status == INSPAN_OK) status = open_reducer(trainer, err);
+    if (status != INSPAN_OK) {
+        trainer_fail(trainer, err);
+        trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return INSPAN_OK;
+}
+
+void trainer_close(trainer_t *trainer)
+{
+    if (trainer == NULL) return;
+    inspan_ddp_close(trainer->ddp);
+    nn_optimizer_close(trainer->optimizer);
+    nn_model_close(trainer->model);
+    nn_data_close(trainer->data);
+    free(trainer->local);
+    free(trainer->reduced);
+    free(trainer->hashes[0]);
+    free(trainer->hashes[1]);
+    free(trainer);
+}
+
+inspan_status_t trainer_save(const trainer_t *trainer, const char *folder, inspan_error_t *err)
+{
+    return nn_model_save(trainer->model, folder, err);
+}
+
+const nn_model_t *trainer_model(const trainer_t *trainer)
+{
+    return trainer->model;
+}
+
+/* ---- Failures
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+inspan_status_t trainer_fail(trainer_t *trainer, inspan_error_t *err)
+{
+    inspan_cause_t cause;
+    if (!inspan_comm_cause(trainer->comm, &cause)) inspan_comm_abort(trainer->comm, err->text);
+    return err->status;
+}
+
+inspan_status_t trainer_wait(trainer_t *trainer, inspan_op_t *op, const char *what, inspan_error_t *err)
+{
+    ns_t start = os_now();
+    inspan_status_t status = inspan_op_wait(op, TRAIN_WAIT);
+    if (status == INSPAN_TIMEOUT) {
+        inspan_comm_abort(trainer->comm, what);
+        status = inspan_op_wait(op, TRAIN_WAIT); /* poisoned: at once */
+        if (status == INSPAN_OK) status = INSPAN_TIMEOUT;
+    }
+    trainer->exposed += os_now() - start;
+    if (status == INSPAN_OK) return INSPAN_OK;
+    inspan_cause_t cause;
+    if (inspan_comm_cause(trainer->comm, &cause))
+        return error_set(err, cause.status, "%s: %s", what, cause.text);
+    return error_set(err, status, "%s: %s", what, inspan_status_text(status));
+}
+
+/* ---- One step
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* After a failure in mid-step: finish sees that gradients are missing, gives up for all and waits for what
+ * was begun. */
+static void break_off(trainer_t *trainer, inspan_error_t *err)
+{
+    inspan_ddp_result_t result;
+    trainer_fail(trainer, err);
+    inspan_ddp_finish(trainer->ddp, 0, &result, NULL);
+}
+
+static void on_ready(void *context, uint32_t index)
+{
+    inspan_ddp_ready(((trainer_t *)context)->ddp, index);
+}
+
+/* Forward and backward over this rank's samples; *loss_sum is their loss. */
+static inspan_status_t compute(trainer_t *trainer, double *loss_sum, inspan_error_t *err)
+{
+    uint64_t first = 0, n = 0;
+    train_share(trainer->job.train.global_batch, trainer->world, trainer->rank, &first, &n);
+    first += trainer->step * trainer->job.train.global_batch;
+    *loss_sum = 0;
+    if (n == 0) return inspan_ddp_seal(trainer->ddp, 0, err);
+    for (uint64_t done = 0; done < n;) {
+        nn_batch_t batch;
+        double loss = 0;
+        uint32_t size = n - done < trainer->micro_batch ? (uint32_t)(n - done) : trainer->micro_batch;
+        bool last = done + size == n;
+        ns_t start = os_now();
+        nn_data_batch(trainer->data, first + done, size, &batch);
+        ns_t loaded = os_now();
+        inspan_status_t status = last ? inspan_ddp_seal(trainer->ddp, n, err) : INSPAN_OK;
+        if (status == INSPAN_OK)
+            status = nn_model_backward(trainer->model, &batch, trainer->local, last ? on_ready : NULL,
+                                       trainer, &loss, err);
+        if (status != INSPAN_OK) return status;
+        trainer->input += loaded - start;
+        trainer->compute += os_now() - loaded;
+        *loss_sum += loss;
+        done += size;
+    }
+    trainer->samples += n;
+    return INSPAN_OK;
+}
+
+static inspan_status_t run_step(trainer_t *trainer, inspan_error_t *err)
+{
+    double loss_sum = 0, norm = 0;
+    inspan_ddp_result_t result;
+    inspan_status_t status = inspan_ddp_begin(trainer->ddp, trainer->step, err);
+    if (status != INSPAN_OK) return trainer_fail(trainer, err);
+    status = compute(trainer, &loss_sum, err);
+    if (status != INSPAN_OK) {
+        break_off(trainer, err);
+        return status;
+    }
+    status = inspan_ddp_finish(trainer->ddp, loss_sum, &result, err);
+    if (status != INSPAN_OK) return status;
+    trainer->exposed += result.exposed_ns;
+    if (result.samples != trainer->job.train.global_batch) {
+        error_set(err, INSPAN_MISMATCH, "step %" PRIu64 " covers %" PRIu64 " samples, expected %" PRIu64,
+                  trainer->step, result.samples, trainer->job.train.global_batch);
+        return trainer_fail(trainer, err);
+    }
+    ns_t start = os_now();
+    status = nn_optimizer_apply(trainer->optimizer, trainer->reduced, (double)result.samples, trainer->step,
+                                &norm, err);
+    if (status != INSPAN_OK) return trainer_fail(trainer, err);
+    trainer->compute += os_now() - start;
+    trainer->loss = result.loss_sum / (double)result.samples;
+    if (trainer->step == 0) trainer->loss_first = trainer->loss;
+    trainer->param_hash = trainer_hash(trainer);
+    if (trainer->hooks.applied != NULL)
+        trainer->hooks.applied(trainer->hooks.context, trainer->step, trainer->param_hash);
+    trainer->step++;
+    return INSPAN_OK;
+}
+
+/* ---- The run
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_due(uint64_t every, const trainer_t *trainer)
+{
+    return trainer->step == trainer->job.train.steps || (every > 0 && trainer->step % every == 0);
+}
+
+static inspan_status_t between_steps(trainer_t *trainer, inspan_error_t *err)
+{
+    inspan_status_t status = INSPAN_OK;
+    if (is_due(trainer->job.train.check_every, trainer)) status = trainer_compare(trainer, err);
+    if (status == INSPAN_OK && is_due(trainer->job.train.evaluate_every, trainer))
+        status = trainer_evaluate(trainer, err);
+    if (status == INSPAN_OK) trainer_report(trainer);
+    return status;
+}
+
+static bool is_cancelled(const trainer_t *trainer)
+{
+    return trainer->hooks.cancelled != NULL && trainer->hooks.cancelled(trainer->hooks.context);
+}
+
+inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err)
+{
+    inspan_error_t unused;
+    if (err == NULL) err = &unused;
+    trainer->started = trainer->ended = os_now();
+    inspan_status_t status = trainer_evaluate(trainer, err);
+    trainer->validation_first = trainer->validation;
+    trainer->recent[TRAIN_RECENT - 1] = os_now();
+    if (status == INSPAN_OK) trainer_report(trainer);
+    while (status == INSPAN_OK && trainer->step < trainer->job.train.steps && !is_cancelled(trainer)) {
+        status = run_step(trainer, err);
+        if (status == INSPAN_OK) status = between_steps(trainer, err);
+    }
+    trainer->ended = os_now();
+    if (trainer->step < trainer->job.train.steps && is_cancelled(trainer)) {
+        status = error_set(err, INSPAN_ABORTED, "cancelled after step %" PRIu64 " of %" PRIu64, trainer->step,
+                           trainer->job.train.steps);
+        trainer_fail(trainer, err);
+    }
+    return status;
+}
