@@ -145,7 +145,7 @@ static bool load_openblas(nn_isa_t isa, gemm_candidate_t *candidate)
     char *(*config)(void) = (char *(*)(void))dlsym(library, "openblas_get_config");
     char *(*core)(void) = (char *(*)(void))dlsym(library, "openblas_get_corename");
     char version[24] = "OpenBLAS";
-    if (config != NULL) sscanf(config(), "OpenBLAS %15s", version + snprintf(version, 10, "OpenBLAS "));
+    if (config != NULL) sscanf(config(), "OpenBLAS %14s", version + snprintf(version, 10, "OpenBLAS "));
     snprintf(candidate->name, sizeof candidate->name, "%.23s %.20s", version, core == NULL ? "" : core());
     candidate->f32 = openblas_f32;
     candidate->f64 = openblas_f64;
