@@ -1,0 +1,192 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/client.h"
+#include "cli/cluster.h"
+#include "cli/common_options.h"
+#include "cli/results.h"
+#include "cli/show.h"
+#include "cli/submit.h"
+#include "cli/summary.h"
+#include "cli/watch.h"
+
+#define JOIN_BOUND (30 * NS_PER_S)
+
+typedef struct train {
+    place_options_t place;
+    const char *nodes, *cpu, *link;
+    uint64_t local;
+    bool json, detach;
+    interrupt_t interrupt;
+    submit_t *submit;
+    cluster_t *cluster; /* of --local */
+    rpc_client_t *client;
+    Inspan__V1__JobInfo *job; /* as it ended */
+} train_t;
+
+/* All agents of a private cluster take part, unless the job file allows fewer. */
+static inspan_status_t fit_to_local(train_t *train, inspan_error_t *err)
+{
+    job_config_t *job = &train->submit->job;
+    if (job->nodes.min > train->local)
+        return error_set(err, INSPAN_INVALID, "the job needs nodes.min %u, and --local %" PRIu64 " has fewer",
+                         job->nodes.min, train->local);
+    job->nodes.min = train->local < job->nodes.max ? (uint32_t)train->local : job->nodes.max;
+    return INSPAN_OK;
+}
+
+static inspan_status_t check_options(train_t *train, char *nodes, inspan_error_t *err)
+{
+    if (train->local == 0 && (train->cpu != NULL || train->link != NULL))
+        return error_set(err, INSPAN_INVALID, "--cpu and --link need --local N");
+    if (train->local > 0 && (train->detach || train->nodes != NULL))
+        return error_set(err, INSPAN_INVALID,
+                         "--local has a cluster of its own, which ends with the job: --detach and "
+                         "--nodes do not go with it");
+    if (train->local > 0 && (train->place.manager != NULL || train->place.token != NULL))
+        return error_set(err, INSPAN_INVALID,
+                         "--local has a cluster of its own: --manager and --token do not go with it");
+    if (nodes != NULL) return submit_pin(train->submit, nodes, err);
+    return train->local > 0 ? fit_to_local(train, err) : INSPAN_OK;
+}
+
+static inspan_status_t connect_cluster(train_t *train, inspan_error_t *err)
+{
+    if (train->local == 0) return client_open(&train->place, &train->client, err);
+    cluster_options_t options = {.agents = (uint32_t)train->local, .cpu = train->cpu, .link = train->link};
+    char folder[PLACE_PATH_MAX];
+    inspan_status_t status = INSPAN_OK;
+    if (train->place.folder != NULL) { /* kept: to look at afterwards */
+        status = place_folder(train->place.folder, folder, err);
+        options.folder = folder;
+    }
+    if (status == INSPAN_OK) status = cluster_open(&options, &train->interrupt, &train->cluster, err);
+    if (status == INSPAN_OK)
+        status = rpc_client_open(cluster_manager(train->cluster), cluster_token(train->cluster),
+                                 &train->client, err);
+    if (status == INSPAN_OK)
+        status = cluster_await_nodes(train->cluster, train->client, &train->interrupt, JOIN_BOUND, err);
+    return status;
+}
+
+static inspan_status_t run(train_t *train, inspan_error_t *err)
+{
+    uint64_t id = 0;
+    watch_options_t watch = {.global_batch = train->submit->job.train.global_batch,
+                             .interrupt = &train->interrupt,
+                             .cluster = NULL};
+    inspan_status_t status = connect_cluster(train, err);
+    if (status == INSPAN_OK) status = submit_send(train->submit, train->client, &id, err);
+    if (status != INSPAN_OK) return status;
+    if (train->detach) {
+        json_t *object = json_object();
+        json_set_number(object, "job", (double)id);
+        if (train->json)
+            show_print_json(object);
+        else
+            printf("job %" PRIu64 " is submitted (inspan job %" PRIu64 " shows it)\n", id, id),
+                json_free(object);
+        return INSPAN_OK;
+    }
+    fprintf(stderr, "job %" PRIu64 " (%s) is submitted\n", id, train->submit->job.name);
+    watch.cluster = train->cluster;
+    status = watch_job(train->client, id, &watch, &train->job, err);
+    if (status == INSPAN_OK) status = results_fetch(train->client, train->job, train->submit->results, err);
+    return status;
+}
+
+/* What is left to say once the job has ended; the exit code. */
+static int conclude(const train_t *train)
+{
+    bool done = strcmp(train->job->state, "done") == 0;
+    json_t *summary = summary_json(train->job);
+    if (train->json) {
+        json_set_string(summary, "results", train->job->n_results > 0 ? train->submit->results : NULL);
+        if (show_print_json(summary) != CLI_EXIT_OK) return CLI_EXIT_CLUSTER;
+    } else {
+        summary_print(stdout, summary);
+        for (size_t i = 0; i < train->job->n_results; i++)
+            printf("  wrote %s/%s\n", train->submit->results, train->job->results[i]->name);
+        json_free(summary);
+    }
+    fflush(stdout);
+    if (done) return CLI_EXIT_OK;
+    const char *reason = train->job->reason;
+    if (reason[0] == '\0' && train->job->failure != NULL) reason = train->job->failure->text;
+    fprintf(stderr, "inspan: job %" PRIu64 " %s%s%s\n", train->job->id,
+            strcmp(train->job->state, "cancelled") == 0 ? "was cancelled" : "failed",
+            reason[0] != '\0' ? ": " : "", reason);
+    return CLI_EXIT_JOB;
+}
+
+/* Everything between the checks and the exit code; whatever happens, the private cluster is taken down. */
+static int train_checked(train_t *train)
+{
+    inspan_error_t err = {0};
+    if (!interrupt_open(&train->interrupt)) {
+        error_set(&err, INSPAN_IO, "no descriptor left");
+        return cli_fail(&err, train->json);
+    }
+    inspan_status_t status = run(train, &err);
+    int code = CLI_EXIT_OK;
+    if (train->job != NULL) code = conclude(train);
+    if (status == INSPAN_ABORTED) code = CLI_EXIT_JOB;
+    if (status != INSPAN_OK) {
+        int failed = cli_fail(&err, train->json && train->job == NULL);
+        if (code == CLI_EXIT_OK) code = failed;
+    }
+    client_free(train->job);
+    if (train->client != NULL) rpc_client_close(train->client);
+    cluster_close(train->cluster);
+    interrupt_close(&train->interrupt);
+    return code;
+}
+
+int cmd_train(int argc, char **argv)
+{
+    train_t train = {0};
+    cli_list_t set = {0};
+    const cli_option_t options[] = {{.name = "set",
+                                     .type = CLI_LIST,
+                                     .argument = "KEY=VALUE",
+                                     .help = "override a field, as in train.steps=50",
+                                     .value = &set},
+                                    {.name = "nodes",
+                                     .type = CLI_TEXT,
+                                     .argument = "A,B",
+                                     .help = "run on these nodes",
+                                     .value = &train.nodes},
+                                    OPTION_LOCAL(&train.local),
+                                    OPTION_CPU(&train.cpu),
+                                    OPTION_LINK(&train.link),
+                                    {.name = "detach",
+                                     .type = CLI_FLAG,
+                                     .help = "submit and return; inspan job N shows it then",
+                                     .value = &train.detach},
+                                    OPTION_MANAGER(&train.place),
+                                    OPTION_TOKEN(&train.place),
+                                    OPTION_DIR(&train.place),
+                                    OPTION_JSON(&train.json)};
+    cli_operands_t operands;
+    int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
+    if (code >= 0) return code;
+
+    inspan_error_t err = {0};
+    char *nodes = train.nodes != NULL ? strdup(train.nodes) : NULL;
+    train.submit = calloc(1, sizeof *train.submit);
+    if (train.submit == NULL || (train.nodes != NULL && nodes == NULL)) {
+        error_set(&err, INSPAN_NO_MEMORY, "out of memory");
+        code = cli_fail(&err, train.json);
+    } else if (submit_prepare(operands.items[0], &set, train.submit, &err) != INSPAN_OK ||
+               check_options(&train, nodes, &err) != INSPAN_OK) {
+        code = cli_fail_user(&err, train.json);
+    } else {
+        code = train_checked(&train);
+    }
+    free(train.submit);
+    free(nodes);
+    return code;
+}

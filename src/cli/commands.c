@@ -1,0 +1,37 @@
+/* The table of all subcommands. */
+#include "cli/cli.h"
+
+const cli_command_t cli_commands[] = {
+    {"up", "[options]", "Start a cluster: manager and agent on this machine",
+     "It prints the line with which other machines join. With --local N it starts N agents on this one\n"
+     "machine, for trying out; as root, --cpu and --link make them unequal machines on a real network.",
+     "  inspan up\n  inspan up --local 3 --cpu 1,0.5,0.5 --link 1gbit,1gbit,200mbit", cmd_up},
+    {"join", "HOST[:PORT] --token T [options]", "Make this machine a node of the cluster at HOST", NULL,
+     "  inspan join 192.168.1.5 --token 7f3a...", cmd_join},
+    {"train", "FILE.yaml [options]", "Train the model that a job file describes",
+     "Progress goes to stderr, the summary to stdout (with --json: one object). Results are written to\n"
+     "checkpoint.dir beside the job file. With --local N no cluster is needed: a private one with N agents\n"
+     "runs the job on this machine and is taken down. Ctrl-C cancels the job.",
+     "  inspan train gpt.yaml --set train.steps=50\n  inspan train gpt.yaml --local 3 --json", cmd_train},
+    {"nodes", "[options]", "List the nodes and what they have", NULL, "  inspan nodes --json", cmd_nodes},
+    {"jobs", "[options]", "List the jobs", NULL, "  inspan jobs", cmd_jobs},
+    {"job", "N [options]", "Show one job with its ranks", NULL, "  inspan job 3 --json", cmd_job},
+    {"logs", "N [options]", "Print what a job's ranks have written",
+     "Each line has its rank before it; with --rank R that rank's output is printed as it is.",
+     "  inspan logs 3 -f\n  inspan logs 3 --rank 0 --tail 4K", cmd_logs},
+    {"cancel", "N [options]", "Stop a job", NULL, "  inspan cancel 3", cmd_cancel},
+    {"generate", "FOLDER|model.safetensors [options]", "Let a trained GPT write", NULL,
+     "  inspan generate out --prompt \"In the beginning\" --tokens 300 --temperature 0.8", cmd_generate},
+    {"bench", "allreduce [options]", "Measure collectives between ranks",
+     "One process is one rank; --local N starts all ranks on this machine.",
+     "  inspan bench allreduce --local 4 --bytes 4K,1M,25M --iters 20\n"
+     "  inspan bench allreduce --rank 0 --world 2 --rendezvous 192.168.1.5:7600 --bytes 25M --iters 10 "
+     "--json",
+     cmd_bench},
+    {"version", "[options]", "Print the versions of Inspan and of what it stands on", NULL,
+     "  inspan version --json", cmd_version},
+    {"manager", "--folder FOLDER [options]", NULL, NULL, NULL, cmd_manager},
+    {"agent", "--folder FOLDER --manager HOST:PORT [options]", NULL, NULL, NULL, cmd_agent},
+    {"worker", "FOLDER", NULL, NULL, NULL, cmd_worker},
+    {0},
+};

@@ -1,0 +1,25 @@
+/* Nodes and jobs as tables for people and as JSON for programs. */
+#ifndef CLI_SHOW_H
+#define CLI_SHOW_H
+
+#include <stdio.h>
+
+#include "inspan/v1/inspan.pb-c.h"
+#include "platform/json/json.h"
+
+json_t *show_nodes_json(const Inspan__V1__NodeList *list);
+void show_nodes(FILE *out, const Inspan__V1__NodeList *list);
+
+json_t *show_jobs_json(const Inspan__V1__JobList *list);
+void show_jobs(FILE *out, const Inspan__V1__JobList *list);
+
+/* All that is known of one job, with each rank's node, pid and address. */
+json_t *show_job_json(const Inspan__V1__JobInfo *job);
+void show_job(FILE *out, const Inspan__V1__JobInfo *job);
+
+json_t *show_failure_json(const Inspan__V1__Failure *failure); /* NULL: null */
+
+/* Print the value on one line to stdout and free it; the exit code: 0, or 2 when out of memory. */
+int show_print_json(json_t *value);
+
+#endif

@@ -1,0 +1,172 @@
+#include "cli/submit.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/client.h"
+#include "cli/job_file.h"
+
+#define CONFIG_MAX 32768
+
+/* ---- Reading and checking
+ * ---------------------------------------------------------------------------------------------- */
+
+static inspan_status_t override(job_config_t *job, const cli_list_t *set, inspan_error_t *err)
+{
+    for (uint32_t i = 0; i < set->n; i++) {
+        char key[96];
+        const char *equals = strchr(set->items[i], '=');
+        if (equals == NULL || equals == set->items[i] || (size_t)(equals - set->items[i]) >= sizeof key)
+            return error_set(err, INSPAN_INVALID, "--set %.80s: expected KEY=VALUE as in train.steps=50",
+                             set->items[i]);
+        snprintf(key, sizeof key, "%.*s", (int)(equals - set->items[i]), set->items[i]);
+        inspan_status_t status = job_set(job, key, equals + 1, err);
+        if (status != INSPAN_OK) {
+            error_prefix(err, "--set");
+            return status;
+        }
+    }
+    return INSPAN_OK;
+}
+
+static inspan_status_t resolve(const char *folder, const char *path, char out[PLACE_PATH_MAX],
+                               inspan_error_t *err)
+{
+    int length = path[0] == '/' ? snprintf(out, PLACE_PATH_MAX, "%s", path)
+                                : snprintf(out, PLACE_PATH_MAX, "%s/%s", folder, path);
+    if (length < PLACE_PATH_MAX) return INSPAN_OK;
+    return error_set(err, INSPAN_INVALID, "path %.100s... is too long", path);
+}
+
+static inspan_status_t add_data(submit_t *submit, const char *key, const char *path, inspan_error_t *err)
+{
+    submit_data_t *data = &submit->data[submit->n_data];
+    data->key = key;
+    inspan_status_t status = resolve(submit->folder, path, data->path, err);
+    if (status == INSPAN_OK) status = transfer_hash(data->path, data->hash, &data->bytes, err);
+    if (status == INSPAN_OK) submit->n_data++;
+    if (status != INSPAN_OK) error_prefix(err, "%s", key);
+    return status;
+}
+
+/* Open the data as a worker will, for its faults and for what it fixes of the model. */
+static inspan_status_t check_data(submit_t *submit, nn_model_config_t *model, inspan_error_t *err)
+{
+    nn_data_config_t config = {0};
+    nn_data_t *data = NULL;
+    job_data_config(&submit->job, &config);
+    config.path = submit->data[0].path;
+    config.labels = submit->n_data > 1 ? submit->data[1].path : NULL;
+    inspan_status_t status = nn_data_open(&config, &data, err);
+    if (status != INSPAN_OK) return status;
+    nn_data_shape(data, model);
+    submit->samples = nn_data_samples(data);
+    nn_data_close(data);
+    return INSPAN_OK;
+}
+
+static inspan_status_t check_memory(submit_t *submit, const nn_model_config_t *model, inspan_error_t *err)
+{
+    uint64_t data_bytes = 0;
+    for (uint32_t i = 0; i < submit->n_data; i++) data_bytes += submit->data[i].bytes;
+    uint32_t micro_batch = job_micro_batch(&submit->job, submit->job.train.global_batch);
+    inspan_status_t status =
+        job_memory(&submit->job, model, micro_batch, data_bytes, &submit->memory_bytes, err);
+    if (status == INSPAN_OK)
+        status = job_memory(&submit->job, model, micro_batch, 0, &submit->model_bytes, err);
+    if (submit->job.nodes.memory > submit->memory_bytes) submit->memory_bytes = submit->job.nodes.memory;
+    return status;
+}
+
+inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t *submit, inspan_error_t *err)
+{
+    nn_model_config_t model = {0};
+    const char *slash = strrchr(path, '/');
+    memset(submit, 0, sizeof *submit);
+    snprintf(submit->folder, sizeof submit->folder, "%.*s",
+             slash == NULL ? 1 : (int)(slash - path) + (slash == path), slash == NULL ? "." : path);
+    inspan_status_t status = job_file_load(path, &submit->job, err);
+    if (status == INSPAN_OK) status = override(&submit->job, set, err);
+    if (status == INSPAN_OK && job_validate(&submit->job, err) != INSPAN_OK) {
+        status = err->status;
+        error_prefix(err, "%s", path);
+    }
+    if (status == INSPAN_OK)
+        status = resolve(submit->folder, submit->job.checkpoint.dir, submit->results, err);
+    if (status == INSPAN_OK) status = add_data(submit, "data.path", submit->job.data.path, err);
+    if (status == INSPAN_OK && submit->job.data.labels[0] != '\0')
+        status = add_data(submit, "data.labels", submit->job.data.labels, err);
+    if (status != INSPAN_OK) return status;
+    job_model_config(&submit->job, &model);
+    status = check_data(submit, &model, err);
+    if (status == INSPAN_OK) status = check_memory(submit, &model, err);
+    return status;
+}
+
+inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err)
+{
+    char *rest = NULL;
+    for (char *name = strtok_r(nodes, ",", &rest); name != NULL; name = strtok_r(NULL, ",", &rest)) {
+        if (submit->n_pinned == SUBMIT_NODES_MAX)
+            return error_set(err, INSPAN_INVALID, "--nodes: at most %d names", SUBMIT_NODES_MAX);
+        submit->pinned[submit->n_pinned++] = name;
+    }
+    if (submit->n_pinned == 0) return error_set(err, INSPAN_INVALID, "--nodes: expected names as in A,B");
+    return INSPAN_OK;
+}
+
+/* ---- Sending
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client, Inspan__V1__DataFile *file,
+                                 char absolute[PATH_MAX], inspan_error_t *err)
+{
+    if (realpath(data->path, absolute) == NULL) return error_set_errno(err, INSPAN_IO, "%s", data->path);
+    file->key = (char *)(uintptr_t)data->key;
+    file->hash = (char *)(uintptr_t)data->hash;
+    file->bytes = data->bytes;
+    file->path = absolute;
+    file->fetch = data->bytes <= SUBMIT_PUT_LIMIT;
+    if (file->fetch) return transfer_put(client, data->path, data->hash, data->bytes, err);
+    fprintf(stderr, "%s is larger than %" PRIu64 " MB: it must lie at %s on every node\n", data->path,
+            SUBMIT_PUT_LIMIT / 1000000, absolute);
+    return INSPAN_OK;
+}
+
+inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, uint64_t *id, inspan_error_t *err)
+{
+    char config[CONFIG_MAX], absolute[SUBMIT_DATA_MAX][PATH_MAX];
+    Inspan__V1__DataFile files[SUBMIT_DATA_MAX], *list[SUBMIT_DATA_MAX];
+    Inspan__V1__SubmitRequest request = INSPAN__V1__SUBMIT_REQUEST__INIT;
+    if (job_format(&submit->job, config, sizeof config) != INSPAN_OK)
+        return error_set(err, INSPAN_LIMIT, "the job's fields are too long");
+    inspan_status_t status = INSPAN_OK;
+    for (uint32_t i = 0; i < submit->n_data && status == INSPAN_OK; i++) {
+        inspan__v1__data_file__init(&files[i]);
+        list[i] = &files[i];
+        status = send_data(&submit->data[i], client, &files[i], absolute[i], err);
+    }
+    if (status != INSPAN_OK) return status;
+    request.name = (char *)(uintptr_t)submit->job.name;
+    request.config = config;
+    request.n_data = submit->n_data;
+    request.data = list;
+    request.min_nodes = submit->job.nodes.min;
+    request.max_nodes = submit->job.nodes.max;
+    request.memory_bytes = submit->memory_bytes;
+    request.model_bytes = submit->model_bytes;
+    request.failure_timeout_ns = submit->job.failure_timeout;
+    request.n_pinned = submit->n_pinned;
+    request.pinned = (char **)(uintptr_t)submit->pinned;
+    Inspan__V1__JobInfo *job =
+        client_call(client, "Cluster/Submit", &request.base, &inspan__v1__job_info__descriptor, err);
+    if (job == NULL) return err->status;
+    *id = job->id;
+    client_free(job);
+    return INSPAN_OK;
+}

@@ -1,0 +1,46 @@
+/*
+ * From a job file to a running job: read and check everything that can be checked on this machine (fields,
+ * data, model size) before anything is sent; then data to the manager, then the job.
+ */
+#ifndef CLI_SUBMIT_H
+#define CLI_SUBMIT_H
+
+#include "cli/options.h"
+#include "cli/place.h"
+#include "cli/transfer.h"
+#include "train/job.h"
+
+#define SUBMIT_DATA_MAX  2                     /* data.path, data.labels */
+#define SUBMIT_PUT_LIMIT ((uint64_t)256000000) /* larger data must lie at the same path on the nodes */
+#define SUBMIT_NODES_MAX 256
+
+typedef struct submit_data {
+    const char *key; /* "data.path" */
+    char path[PLACE_PATH_MAX];
+    char hash[TRANSFER_HASH_SIZE];
+    uint64_t bytes;
+} submit_data_t;
+
+typedef struct submit {
+    job_config_t job;
+    char folder[PLACE_PATH_MAX];  /* of the job file: relative paths start here */
+    char results[PLACE_PATH_MAX]; /* checkpoint.dir */
+    submit_data_t data[SUBMIT_DATA_MAX];
+    uint32_t n_data;
+    uint64_t memory_bytes, model_bytes; /* that a node needs in all; without the data */
+    uint64_t samples;                   /* training samples in the data */
+    char *pinned[SUBMIT_NODES_MAX];
+    uint32_t n_pinned;
+} submit_t;
+
+/* Read FILE.yaml, apply the "key=value" overrides and check. All faults are the user's: any status. */
+inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t *submit,
+                               inspan_error_t *err);
+
+/* "A,B" -> pinned nodes; the text is cut up in place and must outlive submit. INVALID. */
+inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err);
+
+/* Send the data unless it is there, and the job. *id: its number. */
+inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, uint64_t *id, inspan_error_t *err);
+
+#endif
