@@ -16,6 +16,7 @@
 
 #define DRAIN_TIME   NS_PER_S
 #define SWEEP_PERIOD NS_PER_S
+#define GATE_PERIOD  (250 * NS_PER_MS)
 
 /* ---- Opening
  * ------------------------------------------------------------------------------------------------------- */
@@ -88,9 +89,9 @@ static inspan_status_t explain_bind_failure(const char *listen, inspan_error_t *
 static void *poll_loop(void *argument)
 {
     rpc_server_t *server = argument;
-    while (grpc_completion_queue_next(server->poll_queue, rpc_deadline(-1), NULL).type !=
-           GRPC_QUEUE_SHUTDOWN) {
-    }
+    while (grpc_completion_queue_next(server->poll_queue, rpc_deadline(GATE_PERIOD), NULL).type !=
+           GRPC_QUEUE_SHUTDOWN)
+        gate_check(&server->gate);
     return NULL;
 }
 
@@ -156,6 +157,7 @@ static inspan_status_t start(rpc_server_t *server, uint16_t *port, inspan_error_
     grpc_server_credentials_release(plain);
     grpc_server_start(server->grpc); /* even if nothing is bound: only a started server can be shut down */
     request_call(server);
+    gate_open(&server->gate, (uint16_t)(bound > 0 ? bound : 0));
     if (pthread_create(&server->poll_thread, NULL, poll_loop, server) != 0) {
         server->poll_thread = 0;
         return error_set(err, INSPAN_NO_MEMORY, "cannot start the server's second thread");
@@ -169,6 +171,8 @@ inspan_status_t rpc_server_open(const rpc_server_options_t *options, rpc_server_
                                 inspan_error_t *err)
 {
     *server = NULL;
+    if (options->tick != NULL && options->tick_period <= 0)
+        return error_set(err, INSPAN_INVALID, "a server's tick needs a period");
     rpc_server_t *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for a server");
     made->options = *options;
@@ -227,6 +231,7 @@ static void drain(rpc_server_t *server)
 {
     ns_t deadline = os_now() + DRAIN_TIME;
     bool cancelled = false;
+    gate_release(&server->gate);
     rpc_health_stop(server->health);
     for (rpc_call_t *call = server->calls; call != NULL; call = call->next)
         rpc_call_finish(call, INSPAN_UNREACHABLE, "the manager is stopping");
@@ -275,6 +280,7 @@ void rpc_server_close(rpc_server_t *server)
         grpc_completion_queue_shutdown(server->poll_queue);
         if (server->poll_thread != 0) pthread_join(server->poll_thread, NULL);
         grpc_completion_queue_destroy(server->poll_queue);
+        gate_destroy(&server->gate);
     }
     rpc_health_close(server->health);
     rpc_reflection_close(server->reflection);

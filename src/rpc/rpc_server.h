@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "rpc/rpc_gate.h"
 #include "rpc/rpc_internal.h"
 
 #define RPC_CALLS_LIMIT        4096 /* calls of a server at a time; above: LIMIT */
@@ -83,6 +84,7 @@ struct rpc_server {
     grpc_completion_queue
         *poll_queue; /* only polled, so that pings are answered while a callback takes long */
     pthread_t poll_thread;
+    rpc_gate_t gate; /* checked by that thread */
 
     rpc_call_t *calls;
     uint32_t n_calls;

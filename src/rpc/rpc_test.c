@@ -4,12 +4,15 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -699,16 +702,24 @@ static void garbage_harms_nothing(void **state)
         rpc_call_unary(client, GET_JOB, &wrong.base, &inspan__v1__job_info__descriptor, LONG, &reply, &err),
         INSPAN_INVALID);
     assert_non_null(strstr(err.text, "GetJob"));
-    /* Two bytes each on the wire, a hundred in memory: the budget of decoding stops it. */
-    enum { MANY = 1 << 20 };
-    uint8_t *bomb = malloc(2 * MANY);
-    assert_non_null(bomb);
-    for (int i = 0; i < MANY; i++) {
-        bomb[2 * i] =
-            0x1a; /* AgentUp.worker = 3, here of length 0, once a pair: as unknown fields they cost too */
-        bomb[2 * i + 1] = 0;
-    }
-    free(bomb);
+    /* Two bytes each on the wire, two hundred in memory: the budget of decoding stops it. */
+    enum { MANY = 1000000 };
+    Inspan__V1__WorkerReport nothing = INSPAN__V1__WORKER_REPORT__INIT;
+    Inspan__V1__WorkerReport **reports = malloc(MANY * sizeof *reports);
+    assert_non_null(reports);
+    for (int k = 0; k < MANY; k++) reports[k] = &nothing;
+    Inspan__V1__Register bomb = INSPAN__V1__REGISTER__INIT;
+    bomb.n_workers = MANY;
+    bomb.workers = reports;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE;
+    up.register_node = &bomb;
+    rpc_stream_t *stream = attach(client);
+    assert_int_equal(rpc_stream_send(stream, &up.base, LONG, &err), INSPAN_OK);
+    assert_int_equal(rpc_stream_next(stream, LONG, &reply, &err), INSPAN_INVALID);
+    assert_int_equal(atomic_load(&f.service.messages), 0);
+    rpc_stream_close(stream);
+    free(reports);
     expect_job(client, 1);
     rpc_client_close(client);
     fixture_close(&f);
@@ -762,6 +773,133 @@ static void a_server_that_never_ran_closes(void **state)
     rpc_server_close(server);
 }
 
+/* ---- A server of its own process
+ * ----------------------------------------------------------------------------------- */
+
+typedef struct child {
+    pid_t pid;
+    int input; /* its standard input: it stops when this closes */
+    char target[64];
+} child_t;
+
+/* The program lies beside this one in the build tree. */
+static void child_path(char path[4096])
+{
+    ssize_t n = readlink("/proc/self/exe", path, 4000);
+    assert_true(n > 0);
+    path[n] = 0;
+    strcpy(strrchr(path, '/'), "/../src/rpc/rpc-test-server");
+    if (access(path, X_OK) != 0) fail_msg("%s is not built", path);
+}
+
+static void child_open(child_t *child, const char *setting)
+{
+    char path[4096], command[5000], line[32] = "";
+    child_path(path);
+    snprintf(command, sizeof command, "%s exec '%s'", setting, path);
+    int in[2], out[2];
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    char shell[] = "sh", option[] = "-c", *words[] = {shell, option, command, NULL};
+    assert_int_equal(posix_spawn(&child->pid, "/bin/sh", &actions, NULL, words, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(in[0]);
+    close(out[1]);
+    child->input = in[1];
+    assert_true(read(out[0], line, sizeof line - 1) > 0);
+    close(out[0]);
+    snprintf(child->target, sizeof child->target, "127.0.0.1:%d", atoi(line));
+}
+
+static void child_close(child_t *child, int expected_signal)
+{
+    int status = 0;
+    close(child->input);
+    assert_int_equal(waitpid(child->pid, &status, 0), child->pid);
+    assert_int_equal(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), expected_signal);
+}
+
+static void a_killed_server_is_noticed_at_once(void **state)
+{
+    (void)state;
+    child_t child;
+    child_open(&child, "");
+    rpc_client_t *client = client_of(child.target, "secret");
+    rpc_stream_t *stream = attach(client);
+    send_heartbeat(stream, 1);
+    expect_sequence(stream, 1);
+    ns_t start = os_now();
+    kill(child.pid, SIGKILL);
+    ProtobufCMessage *message = NULL;
+    inspan_error_t err = {0};
+    assert_int_equal(rpc_stream_next(stream, LONG, &message, &err), INSPAN_UNREACHABLE);
+    assert_true(os_now() - start < 2 * NS_PER_S);
+    assert_non_null(strstr(err.text, child.target));
+    rpc_stream_close(stream);
+    rpc_client_close(client);
+    child_close(&child, SIGKILL);
+}
+
+static void a_frozen_server_is_noticed(void **state)
+{
+    (void)state;
+    child_t child;
+    child_open(&child, "");
+    rpc_client_t *client = client_of(child.target, "secret");
+    rpc_stream_t *stream = attach(client);
+    send_heartbeat(stream, 1);
+    expect_sequence(stream, 1);
+    ns_t start = os_now();
+    kill(child.pid, SIGSTOP);
+    Inspan__V1__JobInfo *job = NULL;
+    ProtobufCMessage *message = NULL;
+    inspan_error_t err = {0};
+    assert_int_equal(get_job(client, 1, 200 * NS_PER_MS, &job, &err), INSPAN_TIMEOUT);
+    assert_int_equal(rpc_stream_next(stream, LONG, &message, &err), INSPAN_UNREACHABLE);
+    assert_true(os_now() - start < 8 * NS_PER_S); /* 4 s by the settings */
+    rpc_stream_close(stream);
+    kill(child.pid, SIGCONT);
+    expect_job(client, 1); /* and its return */
+    rpc_client_close(client);
+    child_close(&child, 0);
+}
+
+/* More connections than the server has descriptors: it lives, and serves on when they have gone. */
+static void connections_beyond_the_descriptors(void **state)
+{
+    (void)state;
+    enum { MANY = 300 };
+    child_t child;
+    child_open(&child, "ulimit -n 256; export INSPAN_LOG=error;");
+    rpc_client_t *client = client_of(child.target, "secret");
+    expect_job(client, 1);
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                  .sin_port = htons((uint16_t)atoi(strchr(child.target, ':') + 1))};
+    int sockets[MANY];
+    for (int i = 0; i < MANY; i++) {
+        sockets[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        connect(sockets[i], (struct sockaddr *)&address, sizeof address);
+        poll(NULL, 0, 8); /* a quarter of the descriptors lasts longer than the gate looks away */
+    }
+    expect_job(client, 1); /* who is in stays in */
+    for (int i = 0; i < MANY; i++) close(sockets[i]);
+    rpc_client_t *late = client_of(child.target, "secret");
+    Inspan__V1__JobInfo *job = NULL;
+    inspan_status_t status = INSPAN_UNREACHABLE;
+    for (ns_t end = os_now() + LONG; os_now() < end && status != INSPAN_OK;)
+        status = get_job(late, 1, LONG, &job, NULL);
+    assert_int_equal(status, INSPAN_OK);
+    protobuf_c_message_free_unpacked(&job->base, NULL);
+    rpc_client_close(late);
+    rpc_client_close(client);
+    child_close(&child, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -786,6 +924,9 @@ int main(void)
         cmocka_unit_test(garbage_harms_nothing),
         cmocka_unit_test(descriptors_close_on_exec),
         cmocka_unit_test(a_server_that_never_ran_closes),
+        cmocka_unit_test(a_killed_server_is_noticed_at_once),
+        cmocka_unit_test(a_frozen_server_is_noticed),
+        cmocka_unit_test(connections_beyond_the_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
