@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -153,6 +154,10 @@ inspan_status_t rpc_client_open(const char *target, const char *token, rpc_clien
     rpc_client_t *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for a client");
     inspan_status_t status = rpc_target_split(target, 1, made->host, made->port, err);
+    const char *scope = strchr(made->host, '%');
+    if (status == INSPAN_OK && scope != NULL && if_nametoindex(scope + 1) == 0)
+        status = error_set(err, INSPAN_INVALID, "'%s': this machine has no network interface '%s'", target,
+                           scope + 1);
     if (status == INSPAN_OK && token != NULL &&
         !grpc_header_nonbin_value_is_legal(grpc_slice_from_static_string(token)))
         status = error_set(err, INSPAN_INVALID, "the token has characters that no token of a cluster has");
@@ -210,16 +215,15 @@ void rpc_client_metadata(const rpc_client_t *client, grpc_op *send_initial_metad
 /* ---- Outcome
  * ------------------------------------------------------------------------------------------------------- */
 
-/* gRPC nests "failed to connect to all addresses; last error: ... remote host: Connection refused": keep the
- * cause. */
+/* gRPC nests: "failed to connect to all addresses; last error: UNKNOWN: ipv4:...: ... : Connection refused".
+ */
 static const char *innermost(const char *details)
 {
-    static const char *const before[] = {"Failed to connect to remote host: ", "last error: "};
-    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++) {
-        const char *found = strstr(details, before[i]);
-        if (found != NULL) return found + strlen(before[i]);
-    }
-    return details;
+    const char *cause = details;
+    for (const char *next; (next = strstr(cause, ": ")) != NULL;) cause = next + 2;
+    if (*cause == 0) return details;
+    bool silence = strcmp(cause, "tcp handshaker shutdown") == 0 || strcmp(cause, "FD Shutdown") == 0;
+    return silence ? "no answer (is the machine on, does a firewall drop it?)" : cause;
 }
 
 static bool never_connected(const char *details)

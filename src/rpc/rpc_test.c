@@ -550,6 +550,36 @@ static void a_stranger_listens(void **state)
     close(fd);
 }
 
+/* A listener whose backlog is full: the kernel drops what comes, as a firewall or a machine that is off
+ * would. */
+static void nobody_answers(void **state)
+{
+    (void)state;
+    enum { FILL = 4 };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fill[FILL];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, length), 0);
+    assert_int_equal(listen(fd, 0), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    for (int i = 0; i < FILL; i++) {
+        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        connect(fill[i], (struct sockaddr *)&address, sizeof address);
+    }
+    char target[64];
+    snprintf(target, sizeof target, "127.0.0.1:%u", ntohs(address.sin_port));
+    rpc_client_t *client = client_of(target, TOKEN);
+    Inspan__V1__JobInfo *job = NULL;
+    inspan_error_t err = {0};
+    ns_t start = os_now();
+    assert_int_equal(get_job(client, 1, LONG, &job, &err), INSPAN_UNREACHABLE);
+    assert_true(os_now() - start < 10 * NS_PER_S); /* 2 s by the settings */
+    assert_non_null(strstr(err.text, "no answer"));
+    rpc_client_close(client);
+    for (int i = 0; i < FILL; i++) close(fill[i]);
+    close(fd);
+}
+
 static void a_dying_server_ends_streams_and_its_successor_is_found(void **state)
 {
     (void)state;
@@ -917,6 +947,7 @@ int main(void)
         cmocka_unit_test(a_cancel_ends_a_waiting_reader),
         cmocka_unit_test(nobody_listens),
         cmocka_unit_test(a_stranger_listens),
+        cmocka_unit_test(nobody_answers),
         cmocka_unit_test(a_dying_server_ends_streams_and_its_successor_is_found),
         cmocka_unit_test(a_taken_port_is_named),
         cmocka_unit_test(addresses),
