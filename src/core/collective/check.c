@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "core/collective/pairs.h"
 
 uint32_t check_rank_of(const checker_t *checker, uint64_t number)
 {
@@ -151,63 +152,17 @@ static inspan_status_t check_form(const checker_t *checker, uint64_t number)
 /* ---- Pairing
  * ----------------------------------------------------------------------------------------------------- */
 
-typedef struct transfer {
-    uint32_t from, to, chunk, tag;
-    bool receive;
-    uint64_t number;
-} transfer_t;
-
-static int by_link(const transfer_t *x, const transfer_t *y)
-{
-    if (x->from != y->from) return x->from < y->from ? -1 : 1;
-    if (x->to != y->to) return x->to < y->to ? -1 : 1;
-    if (x->chunk != y->chunk) return x->chunk < y->chunk ? -1 : 1;
-    return (x->tag > y->tag) - (x->tag < y->tag);
-}
-
-static int by_transfer(const void *a, const void *b)
-{
-    const transfer_t *x = a, *y = b;
-    const int link = by_link(x, y);
-    return link != 0 ? link : x->receive - y->receive;
-}
-
-static inspan_status_t pair_up(checker_t *checker, const transfer_t *transfers, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i += 2) {
-        const transfer_t *send = &transfers[i];
-        if (i + 1 == n || by_link(send, &transfers[i + 1]) != 0)
-            return check_fault(checker, send->number, "has no %s on rank %u",
-                               send->receive ? "send" : "receive", send->receive ? send->from : send->to);
-        if (send->receive || !transfers[i + 1].receive)
-            return check_fault(checker, transfers[i + 1].number, "the same transfer twice");
-        if (i + 2 < n && by_link(send, &transfers[i + 2]) == 0)
-            return check_fault(checker, transfers[i + 2].number, "the same transfer twice");
-        checker->partner[send->number] = transfers[i + 1].number;
-        checker->partner[transfers[i + 1].number] = send->number;
-    }
-    return INSPAN_OK;
-}
-
 static inspan_status_t check_pairs(checker_t *checker)
 {
-    const uint64_t n_ops = checker->base[checker->world];
-    transfer_t *transfers = calloc(n_ops + 1, sizeof *transfers);
-    if (transfers == NULL) return check_no_memory(checker);
-    uint64_t n = 0, number = 0;
-    for (uint32_t rank = 0; rank < checker->world; rank++)
-        for (uint32_t i = 0; i < checker->ranks[rank]->n_ops; i++, number++) {
-            const sched_op_t *op = &checker->ranks[rank]->ops[i];
-            checker->partner[number] = CHECK_NONE;
-            if (op->kind == SCHED_SEND)
-                transfers[n++] = (transfer_t){rank, op->peer, op->chunk, op->tag, false, number};
-            else if (check_has_peer(op))
-                transfers[n++] = (transfer_t){op->peer, rank, op->chunk, op->tag, true, number};
-        }
-    qsort(transfers, n, sizeof *transfers, by_transfer);
-    const inspan_status_t status = pair_up(checker, transfers, n);
-    free(transfers);
-    return status;
+    pairs_fault_t fault = {0};
+    const inspan_status_t status =
+        pairs_match(checker->ranks, checker->world, checker->base, checker->partner, &fault);
+    if (status == INSPAN_NO_MEMORY) return check_no_memory(checker);
+    if (status == INSPAN_OK) return INSPAN_OK;
+    if (fault.twice) return check_fault(checker, fault.number, "the same transfer twice");
+    const sched_op_t *op = check_op(checker, fault.number);
+    return check_fault(checker, fault.number, "has no %s on rank %u",
+                       op->kind == SCHED_SEND ? "receive" : "send", op->peer);
 }
 
 /* ---- The way in

@@ -3,6 +3,7 @@
 #ifndef COLLECTIVE_CHECK_H
 #define COLLECTIVE_CHECK_H
 
+#include "core/collective/pairs.h"
 #include "core/collective/schedule.h"
 
 typedef struct checker {
@@ -14,7 +15,7 @@ typedef struct checker {
     uint64_t *order;   /* (operations) an order in which all can run, a send right before its receive */
 } checker_t;
 
-#define CHECK_NONE UINT64_MAX
+#define CHECK_NONE PAIRS_NONE
 
 uint32_t check_rank_of(const checker_t *checker, uint64_t number);
 const sched_op_t *check_op(const checker_t *checker, uint64_t number);
