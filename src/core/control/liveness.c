@@ -1,0 +1,53 @@
+#include "core/control/liveness.h"
+
+static void enter(liveness_t *node, liveness_state_t state, ns_t now)
+{
+    node->state = state;
+    node->since = now;
+    node->grace = 0;
+}
+
+void liveness_attach(liveness_t *node, ns_t now)
+{
+    enter(node, LIVENESS_ATTACHED, now);
+    node->heard = now;
+}
+
+void liveness_heard(liveness_t *node, ns_t now)
+{
+    if (node->state == LIVENESS_ATTACHED) node->heard = now;
+}
+
+void liveness_broke(liveness_t *node, ns_t now)
+{
+    if (node->state == LIVENESS_ATTACHED) enter(node, LIVENESS_DISCONNECTED, now);
+}
+
+void liveness_left(liveness_t *node, ns_t now)
+{
+    if (node->state == LIVENESS_ATTACHED || node->state == LIVENESS_DISCONNECTED)
+        enter(node, LIVENESS_LEFT, now);
+}
+
+void liveness_restore(liveness_t *node, ns_t now, ns_t grace)
+{
+    enter(node, LIVENESS_DISCONNECTED, now);
+    node->heard = now;
+    node->grace = grace;
+}
+
+bool liveness_check(liveness_t *node, ns_t now, ns_t timeout)
+{
+    if (node->state != LIVENESS_ATTACHED && node->state != LIVENESS_DISCONNECTED) return false;
+    /* a broken stream starts the wait anew: the node has the whole timeout to come back */
+    ns_t from = node->state == LIVENESS_DISCONNECTED && node->since > node->heard ? node->since : node->heard;
+    if (now - from < timeout + node->grace) return false;
+    enter(node, LIVENESS_LOST, now);
+    return true;
+}
+
+void liveness_forgive(liveness_t *node, ns_t gap)
+{
+    node->heard += gap;
+    node->since += gap;
+}
