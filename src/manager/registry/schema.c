@@ -1,0 +1,134 @@
+/* The schema, its migrations and every statement, in one place. */
+#include "base/error.h"
+#include "manager/registry/registry_internal.h"
+
+static const char schema_1[] =
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE nodes("
+    " handle INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " node_id TEXT NOT NULL UNIQUE,"
+    " name TEXT NOT NULL UNIQUE,"
+    " address TEXT NOT NULL,"
+    " state TEXT NOT NULL,"
+    " incarnation INTEGER NOT NULL,"
+    " registered_wall INTEGER NOT NULL,"
+    " seen_wall INTEGER NOT NULL,"
+    " registration BLOB NOT NULL);"
+    "CREATE TABLE jobs("
+    " id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " name TEXT NOT NULL,"
+    " state TEXT NOT NULL,"
+    " outcome TEXT NOT NULL,"
+    " reason TEXT NOT NULL,"
+    " submitted_wall INTEGER NOT NULL,"
+    " started_wall INTEGER NOT NULL,"
+    " ended_wall INTEGER NOT NULL,"
+    " request BLOB NOT NULL,"
+    " failure BLOB);"
+    "CREATE TABLE ranks("
+    " job INTEGER NOT NULL REFERENCES jobs(id),"
+    " rank INTEGER NOT NULL,"
+    " node INTEGER NOT NULL REFERENCES nodes(handle),"
+    " node_name TEXT NOT NULL,"
+    " node_id TEXT NOT NULL,"
+    " address TEXT NOT NULL,"
+    " state TEXT NOT NULL,"
+    " port INTEGER NOT NULL,"
+    " pid INTEGER NOT NULL,"
+    " incarnation INTEGER NOT NULL,"
+    " report BLOB,"
+    " PRIMARY KEY(job, rank)) WITHOUT ROWID;"
+    "CREATE TABLE views("
+    " job INTEGER NOT NULL REFERENCES jobs(id),"
+    " view INTEGER NOT NULL,"
+    " key BLOB NOT NULL,"
+    " members BLOB NOT NULL,"
+    " PRIMARY KEY(job, view)) WITHOUT ROWID;"
+    "CREATE TABLE events("
+    " id INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " wall INTEGER NOT NULL,"
+    " job INTEGER,"
+    " node INTEGER,"
+    " text TEXT NOT NULL);"
+    "CREATE INDEX events_of_job ON events(job, id);"
+    "CREATE INDEX jobs_by_state ON jobs(state) WHERE state NOT IN ('done', 'failed', 'cancelled');";
+
+const registry_migration_t registry_migrations[] = {{schema_1}};
+const uint32_t registry_n_migrations = sizeof registry_migrations / sizeof registry_migrations[0];
+
+#define JOB_COLUMNS                                                                                          \
+    "id, name, state, outcome, reason, submitted_wall, started_wall, ended_wall, request, failure"
+
+const char *const registry_sql[REGISTRY_STATEMENTS] = {
+    [REGISTRY_BEGIN] = "BEGIN IMMEDIATE",
+    [REGISTRY_COMMIT] = "COMMIT",
+    [REGISTRY_ROLLBACK] = "ROLLBACK",
+    [REGISTRY_INSERT_NODE] =
+        "INSERT INTO nodes(node_id, name, address, state, incarnation, registered_wall, seen_wall, "
+        "registration) VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    [REGISTRY_UPDATE_NODE] = "UPDATE nodes SET node_id=?2, name=?3, address=?4, state=?5, incarnation=?6, "
+                             "registered_wall=?7, seen_wall=?8, registration=?9 WHERE handle=?1",
+    [REGISTRY_INSERT_JOB] =
+        "INSERT INTO jobs(name, state, outcome, reason, submitted_wall, started_wall, ended_wall, "
+        "request, failure) VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?9)",
+    [REGISTRY_UPDATE_JOB] = "UPDATE jobs SET name=?2, state=?3, outcome=?4, reason=?5, submitted_wall=?6, "
+                            "started_wall=?7, ended_wall=?8, failure=?9 WHERE id=?1",
+    [REGISTRY_PUT_RANK] =
+        "INSERT OR REPLACE INTO ranks(job, rank, node, node_name, node_id, address, state, port, pid, "
+        "incarnation, report) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    [REGISTRY_INSERT_VIEW] = "INSERT INTO views(job, view, key, members) VALUES(?1, ?2, ?3, ?4)",
+    [REGISTRY_INSERT_EVENT] = "INSERT INTO events(wall, job, node, text) VALUES(?1, ?2, ?3, ?4)",
+    [REGISTRY_TRIM_EVENTS] = "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - 100000",
+    [REGISTRY_NODES] =
+        "SELECT handle, node_id, name, address, state, incarnation, registered_wall, seen_wall, "
+        "registration FROM nodes ORDER BY handle",
+    [REGISTRY_JOBS] =
+        "SELECT " JOB_COLUMNS " FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id DESC LIMIT ?1) OR "
+        "state NOT IN ('done', 'failed', 'cancelled') ORDER BY id",
+    [REGISTRY_JOB] = "SELECT " JOB_COLUMNS " FROM jobs WHERE id=?1",
+    [REGISTRY_RANKS] =
+        "SELECT job, rank, node, node_name, node_id, address, state, port, pid, incarnation, report "
+        "FROM ranks WHERE job=?1 ORDER BY rank",
+    [REGISTRY_LAST_VIEW] =
+        "SELECT job, view, key, members FROM views WHERE job=?1 ORDER BY view DESC LIMIT 1",
+    [REGISTRY_EVENTS] = "SELECT wall, text FROM events WHERE job=?1 ORDER BY id",
+};
+
+static inspan_status_t read_version(const registry_t *registry, uint32_t *version, inspan_error_t *err)
+{
+    sqlite3_stmt *statement = NULL;
+    if (sqlite3_prepare_v2(registry->db, "PRAGMA user_version", -1, &statement, NULL) != SQLITE_OK ||
+        sqlite3_step(statement) != SQLITE_ROW) {
+        sqlite3_finalize(statement);
+        return registry_fail(registry, "cannot read the version of the registry", err);
+    }
+    *version = (uint32_t)sqlite3_column_int(statement, 0);
+    sqlite3_finalize(statement);
+    return INSPAN_OK;
+}
+
+inspan_status_t registry_migrate(registry_t *registry, const registry_migration_t *migrations, uint32_t n,
+                                 inspan_error_t *err)
+{
+    uint32_t version = 0;
+    inspan_status_t status = read_version(registry, &version, err);
+    if (status != INSPAN_OK) return status;
+    if (version > n)
+        return error_set(
+            err, INSPAN_VERSION,
+            "the registry %s has schema version %u, this Inspan (%s) knows up to %u: use the newer Inspan "
+            "that wrote it, or another --dir",
+            registry->path, version, INSPAN_VERSION_TEXT, n);
+    if (version == n) return INSPAN_OK;
+    bool failed = sqlite3_exec(registry->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK;
+    for (uint32_t i = version; i < n && !failed; i++)
+        failed = sqlite3_exec(registry->db, migrations[i].sql, NULL, NULL, NULL) != SQLITE_OK;
+    char set[64];
+    sqlite3_snprintf(sizeof set, set, "PRAGMA user_version=%u", n);
+    failed = failed || sqlite3_exec(registry->db, set, NULL, NULL, NULL) != SQLITE_OK;
+    failed = failed || sqlite3_exec(registry->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK;
+    if (!failed) return INSPAN_OK;
+    status = registry_fail(registry, "cannot bring the registry's schema forward", err);
+    sqlite3_exec(registry->db, "ROLLBACK", NULL, NULL, NULL);
+    return status;
+}
