@@ -1,0 +1,103 @@
+/* JobInfo of a job: arrays of its own, strings borrowed from the job. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "manager/jobs/cluster_internal.h"
+#include "manager/jobs/convert.h"
+
+struct cluster_info {
+    Inspan__V1__JobInfo message;
+    Inspan__V1__Failure failure;
+    Inspan__V1__Rank *ranks;
+    Inspan__V1__Rank **pointers;
+    Inspan__V1__ResultFile **results;
+};
+
+static void fill_rank(const cluster_job_t *job, uint32_t r, bool whole, Inspan__V1__Rank *rank)
+{
+    const control_rank_t *from = &job->control.ranks[r];
+    const Inspan__V1__WorkerReport *report = job->reports != NULL ? job->reports[r] : NULL;
+    inspan__v1__rank__init(rank);
+    rank->rank = r;
+    rank->node = (char *)from->node_name;
+    rank->address = (char *)from->address;
+    rank->port = from->port;
+    rank->pid = from->pid;
+    rank->incarnation = from->incarnation;
+    rank->state = (char *)control_rank_state_text(from->state);
+    if (report == NULL) return;
+    rank->progress = report->progress;
+    rank->failure = report->failure;
+    if (whole) rank->summary_json = report->summary_json;
+}
+
+static size_t count_results(const cluster_job_t *job)
+{
+    size_t n = 0;
+    for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
+        if (job->reports[r] != NULL) n += job->reports[r]->n_results;
+    return n;
+}
+
+static void fill_results(const cluster_job_t *job, cluster_info_t *info)
+{
+    for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
+        for (size_t i = 0; job->reports[r] != NULL && i < job->reports[r]->n_results; i++)
+            info->results[info->message.n_results++] = job->reports[r]->results[i];
+    info->message.results = info->results;
+}
+
+cluster_info_t *cluster_job_info(const cluster_job_t *job, bool whole)
+{
+    const control_job_t *control = &job->control;
+    size_t world = control->world, n_results = whole ? count_results(job) : 0;
+    cluster_info_t *info = calloc(1, sizeof *info);
+    if (info == NULL) return NULL;
+    info->ranks = calloc(world + 1, sizeof *info->ranks);
+    info->pointers = calloc(world + 1, sizeof(Inspan__V1__Rank *));
+    info->results = calloc(n_results + 1, sizeof(Inspan__V1__ResultFile *));
+    if (info->ranks == NULL || info->pointers == NULL || info->results == NULL) {
+        cluster_info_free(info);
+        return NULL;
+    }
+    Inspan__V1__JobInfo *message = &info->message;
+    inspan__v1__job_info__init(message);
+    message->id = control->id;
+    message->name = job->request->name;
+    message->state = (char *)control_job_text(control);
+    message->reason = (char *)(control->state == CONTROL_QUEUED ? job->why : control->reason);
+    message->submitted_wall_ns = job->submitted_wall;
+    message->started_wall_ns = job->started_wall;
+    message->ended_wall_ns = job->ended_wall;
+    message->view = control->view;
+    message->n_ranks = world;
+    message->ranks = info->pointers;
+    for (uint32_t r = 0; r < world; r++) {
+        fill_rank(job, r, whole, &info->ranks[r]);
+        info->pointers[r] = &info->ranks[r];
+    }
+    if (world > 0) message->progress = info->ranks[0].progress;
+    if (control->has_cause) {
+        convert_failure(&control->cause, &info->failure);
+        message->failure = &info->failure;
+    }
+    if (!whole) return info;
+    message->config = job->request->config;
+    if (world > 0) message->summary_json = info->ranks[0].summary_json;
+    fill_results(job, info);
+    return info;
+}
+
+Inspan__V1__JobInfo *cluster_info_message(cluster_info_t *info)
+{
+    return &info->message;
+}
+
+void cluster_info_free(cluster_info_t *info)
+{
+    if (info == NULL) return;
+    free(info->ranks);
+    free(info->pointers);
+    free(info->results);
+    free(info);
+}

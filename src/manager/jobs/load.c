@@ -1,0 +1,214 @@
+/* From the registry into memory: at the start of the manager, and an old job when somebody asks for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/protocol.h"
+#include "manager/jobs/cluster_internal.h"
+#include "manager/jobs/convert.h"
+
+typedef struct loading {
+    cluster_t *cluster;
+    ns_t now;
+    inspan_status_t status;
+    inspan_error_t *err;
+    cluster_job_t *single; /* one job only, not into the list */
+    bool only_one;
+} loading_t;
+
+static bool fail(loading_t *loading, inspan_status_t status, const char *what, uint64_t id)
+{
+    loading->status =
+        error_set(loading->err, status, "the registry's %s %llu: %s", what, (unsigned long long)id,
+                  status == INSPAN_NO_MEMORY ? "out of memory" : "cannot be read");
+    return false;
+}
+
+static void *unpack(const ProtobufCMessageDescriptor *type, registry_blob_t blob)
+{
+    return protobuf_c_message_unpack(type, NULL, blob.bytes,
+                                     blob.data != NULL ? blob.data : (const void *)"");
+}
+
+static bool load_node(void *context, const registry_node_t *row)
+{
+    loading_t *loading = context;
+    cluster_node_t *node = calloc(1, sizeof *node);
+    if (node == NULL) return fail(loading, INSPAN_NO_MEMORY, "node", row->handle);
+    node->registration = unpack(&inspan__v1__register__descriptor, row->registration);
+    if (node->registration == NULL || !VEC_PUSH(&loading->cluster->nodes, node)) {
+        bool unreadable = node->registration == NULL;
+        if (!unreadable) protobuf_c_message_free_unpacked(&node->registration->base, NULL);
+        free(node);
+        return fail(loading, unreadable ? INSPAN_CORRUPT : INSPAN_NO_MEMORY, "node", row->handle);
+    }
+    node->handle = row->handle;
+    snprintf(node->node_id, sizeof node->node_id, "%s", row->node_id);
+    snprintf(node->name, sizeof node->name, "%s", row->name);
+    snprintf(node->address, sizeof node->address, "%s", row->address);
+    node->incarnation = row->incarnation;
+    node->registered_wall = row->registered_wall;
+    liveness_restore(&node->life, loading->now, CLUSTER_FAILURE_TIMEOUT_NS);
+    if (strcmp(row->state, "left") == 0) node->life.state = LIVENESS_LEFT;
+    if (strcmp(row->state, "lost") == 0) node->life.state = LIVENESS_LOST;
+    return true;
+}
+
+static control_state_t state_of(const char *text)
+{
+    for (int state = CONTROL_QUEUED; state <= CONTROL_CANCELLED; state++)
+        if (strcmp(control_state_text((control_state_t)state), text) == 0) return (control_state_t)state;
+    return CONTROL_FAILED;
+}
+
+static control_rank_state_t rank_state_of(const char *text)
+{
+    for (int state = CONTROL_RANK_ASSIGNED; state <= CONTROL_RANK_FAILED; state++)
+        if (strcmp(control_rank_state_text((control_rank_state_t)state), text) == 0)
+            return (control_rank_state_t)state;
+    return CONTROL_RANK_FAILED;
+}
+
+typedef struct rank_list {
+    vec_of(control_rank_t) ranks;
+    vec_of(Inspan__V1__WorkerReport *) reports;
+    bool good;
+} rank_list_t;
+
+static bool load_rank(void *context, const registry_rank_t *row)
+{
+    rank_list_t *list = context;
+    control_rank_t rank = {.node = row->node,
+                           .state = rank_state_of(row->state),
+                           .port = (uint16_t)row->port,
+                           .pid = row->pid,
+                           .incarnation = row->incarnation};
+    snprintf(rank.node_name, sizeof rank.node_name, "%s", row->node_name);
+    snprintf(rank.address, sizeof rank.address, "%s", row->address);
+    Inspan__V1__WorkerReport *report = NULL;
+    if (row->report.bytes > 0) report = unpack(&inspan__v1__worker_report__descriptor, row->report);
+    list->good = row->rank == list->ranks.n && list->ranks.n < CONTROL_WORLD_MAX &&
+                 VEC_PUSH(&list->ranks, rank) && VEC_PUSH(&list->reports, report);
+    if (!list->good && report != NULL) protobuf_c_message_free_unpacked(&report->base, NULL);
+    return list->good;
+}
+
+static bool take_view(void *context, const registry_view_t *row)
+{
+    cluster_job_t *job = context;
+    job->control.view = row->view;
+    if (row->key.bytes == sizeof job->key) memcpy(job->key, row->key.data, sizeof job->key);
+    return true;
+}
+
+static void take_row(cluster_job_t *job, const registry_job_t *row)
+{
+    control_job_t *control = &job->control;
+    snprintf(control->reason, sizeof control->reason, "%s", row->reason);
+    job->submitted_wall = row->submitted_wall;
+    job->started_wall = row->started_wall;
+    job->ended_wall = row->ended_wall;
+    if (row->failure.bytes == 0) return;
+    Inspan__V1__Failure *failure = unpack(&inspan__v1__failure__descriptor, row->failure);
+    if (failure == NULL) return;
+    convert_cause(failure, &control->cause);
+    control->has_cause = true;
+    protobuf_c_message_free_unpacked(&failure->base, NULL);
+}
+
+/* Ranks, view and state of a job that was started before. */
+static inspan_status_t restore(loading_t *loading, cluster_job_t *job, control_state_t state,
+                               control_state_t outcome)
+{
+    control_job_t *control = &job->control;
+    rank_list_t list = {.good = true};
+    inspan_status_t status =
+        registry_each_rank(loading->cluster->registry, control->id, load_rank, &list, loading->err);
+    if (status == INSPAN_OK)
+        status = registry_last_view(loading->cluster->registry, control->id, take_view, job, loading->err);
+    if (status == INSPAN_OK && !list.good) status = INSPAN_CORRUPT;
+    if (status == INSPAN_OK)
+        status = control_job_restore(control, state, outcome, list.ranks.items, (uint32_t)list.ranks.n,
+                                     control->view, loading->now);
+    vec_free(&list.ranks);
+    if (status != INSPAN_OK) {
+        for (size_t i = 0; i < list.reports.n; i++)
+            if (list.reports.items[i] != NULL)
+                protobuf_c_message_free_unpacked(&list.reports.items[i]->base, NULL);
+        vec_free(&list.reports);
+        return status;
+    }
+    job->reports = list.reports.items;
+    job->told = state;
+    job->told_view = control->view;
+    if (!control_job_over(control)) return INSPAN_OK;
+    control->killed = true; /* should a process of it still live, its agent says so when it attaches */
+    for (uint32_t r = 0; r < control->world; r++) control->ranks[r].alive = false;
+    return INSPAN_OK;
+}
+
+static bool load_job(void *context, const registry_job_t *row)
+{
+    loading_t *loading = context;
+    Inspan__V1__SubmitRequest *request = unpack(&inspan__v1__submit_request__descriptor, row->request);
+    if (request == NULL) return fail(loading, INSPAN_CORRUPT, "job", row->id);
+    cluster_job_t *job = cluster_job_new(row->id, request);
+    protobuf_c_message_free_unpacked(&request->base, NULL);
+    if (job == NULL) return fail(loading, INSPAN_NO_MEMORY, "job", row->id);
+    take_row(job, row);
+    control_state_t state = state_of(row->state);
+    inspan_status_t status = INSPAN_OK;
+    if (state != CONTROL_QUEUED) status = restore(loading, job, state, state_of(row->outcome));
+    if (status == INSPAN_OK && loading->only_one) {
+        loading->single = job;
+        return true;
+    }
+    if (status == INSPAN_OK && !VEC_PUSH(&loading->cluster->jobs, job)) status = INSPAN_NO_MEMORY;
+    if (status == INSPAN_OK) return true;
+    cluster_job_free(job);
+    return fail(loading, status, "job", row->id);
+}
+
+/* A node that was gone before we died, and a job that did not hear of it any more. */
+static void tell_of_the_gone(cluster_t *cluster, ns_t now)
+{
+    for (size_t i = 0; i < cluster->nodes.n; i++) {
+        const cluster_node_t *node = cluster->nodes.items[i];
+        if (node->life.state != LIVENESS_LOST && node->life.state != LIVENESS_LEFT) continue;
+        for (size_t j = 0; j < cluster->jobs.n; j++) {
+            cluster_job_t *job = cluster->jobs.items[j];
+            if (control_job_over(&job->control)) continue;
+            control_job_node_gone(&job->control, node->handle, "it was lost before the manager restarted",
+                                  now);
+            cluster_act(cluster, job, now);
+        }
+    }
+}
+
+inspan_status_t cluster_load(cluster_t *cluster, ns_t now, inspan_error_t *err)
+{
+    loading_t loading = {.cluster = cluster, .now = now, .err = err};
+    inspan_status_t status = registry_each_node(cluster->registry, load_node, &loading, err);
+    if (status == INSPAN_OK) status = loading.status;
+    if (status == INSPAN_OK)
+        status = registry_each_job(cluster->registry, 0, CLUSTER_JOBS_KEPT, load_job, &loading, err);
+    if (status == INSPAN_OK) status = loading.status;
+    if (status == INSPAN_OK) tell_of_the_gone(cluster, now);
+    return status;
+}
+
+inspan_status_t cluster_job_load(cluster_t *cluster, uint64_t id, ns_t now, cluster_job_t **job,
+                                 inspan_error_t *err)
+{
+    loading_t loading = {.cluster = cluster, .now = now, .err = err, .only_one = true};
+    if (id == 0) return error_set(err, INSPAN_INVALID, "jobs are numbered from 1");
+    inspan_status_t status = registry_each_job(cluster->registry, id, 1, load_job, &loading, err);
+    if (status == INSPAN_OK) status = loading.status;
+    if (status != INSPAN_OK) return status;
+    if (loading.single == NULL)
+        return error_set(err, INSPAN_NOT_FOUND, "no job %llu: see `inspan jobs`", (unsigned long long)id);
+    *job = loading.single;
+    return INSPAN_OK;
+}

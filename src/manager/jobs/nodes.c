@@ -1,0 +1,340 @@
+/* Nodes: who they are (id, name, address), whether they live. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/protocol.h"
+#include "core/sched/sched.h"
+#include "manager/jobs/address.h"
+#include "manager/jobs/cluster_internal.h"
+#include "manager/jobs/convert.h"
+#include "platform/os/os_file.h"
+#include "platform/os/os_time.h"
+
+#define HEARTBEAT_NS   (CLUSTER_FAILURE_TIMEOUT_NS / 5)
+#define NAME_LENGTH    40
+#define WORKERS_LISTED 64
+
+uint32_t cluster_n_nodes(const cluster_t *cluster)
+{
+    return (uint32_t)cluster->nodes.n;
+}
+
+cluster_node_t *cluster_node_at(const cluster_t *cluster, uint32_t index)
+{
+    return cluster->nodes.items[index];
+}
+
+cluster_node_t *cluster_node_by_handle(const cluster_t *cluster, uint64_t handle)
+{
+    for (size_t i = 0; i < cluster->nodes.n; i++)
+        if (cluster->nodes.items[i]->handle == handle) return cluster->nodes.items[i];
+    return NULL;
+}
+
+static cluster_node_t *node_by_id(const cluster_t *cluster, const char *node_id)
+{
+    for (size_t i = 0; i < cluster->nodes.n; i++)
+        if (strcmp(cluster->nodes.items[i]->node_id, node_id) == 0) return cluster->nodes.items[i];
+    return NULL;
+}
+
+const cluster_job_t *cluster_job_on(const cluster_t *cluster, const cluster_node_t *node)
+{
+    for (size_t i = 0; i < cluster->jobs.n; i++)
+        if (control_job_holds(&cluster->jobs.items[i]->control, node->handle)) return cluster->jobs.items[i];
+    return NULL;
+}
+
+const char *cluster_node_state(const cluster_t *cluster, const cluster_node_t *node)
+{
+    switch (node->life.state) {
+    case LIVENESS_ATTACHED: return cluster_job_on(cluster, node) != NULL ? "busy" : "ready";
+    case LIVENESS_DISCONNECTED: return "disconnected";
+    case LIVENESS_LEFT: return "left";
+    case LIVENESS_LOST: break;
+    }
+    return "lost";
+}
+
+static bool name_is_free(const cluster_t *cluster, const char *name, const cluster_node_t *self)
+{
+    for (size_t i = 0; i < cluster->nodes.n; i++)
+        if (cluster->nodes.items[i] != self && strcmp(cluster->nodes.items[i]->name, name) == 0) return false;
+    return true;
+}
+
+/* A name that fits the command line (--nodes A,B) and that no other node has. */
+static void choose_name(const cluster_t *cluster, const Inspan__V1__Register *message,
+                        const cluster_node_t *self, char *name, size_t size)
+{
+    const char *wanted = message->name;
+    if (wanted[0] == '\0' && message->inventory != NULL) wanted = message->inventory->hostname;
+    char base[NAME_LENGTH + 1];
+    size_t n = 0;
+    for (; wanted[n] != '\0' && n < NAME_LENGTH; n++) {
+        char c = wanted[n];
+        bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+                    c == '_';
+        base[n] = fine ? c : '-';
+    }
+    base[n] = '\0';
+    if (n == 0) snprintf(base, sizeof base, "node");
+    snprintf(name, size, "%s", base);
+    for (uint32_t suffix = 2; !name_is_free(cluster, name, self); suffix++)
+        snprintf(name, size, "%s-%u", base, suffix);
+}
+
+void cluster_store_node(cluster_t *cluster, cluster_node_t *node, const char *state)
+{
+    convert_packed_t packed = convert_pack(&node->registration->base);
+    registry_node_t row = {.handle = node->handle,
+                           .node_id = node->node_id,
+                           .name = node->name,
+                           .address = node->address,
+                           .state = state,
+                           .incarnation = node->incarnation,
+                           .registered_wall = node->registered_wall,
+                           .seen_wall = os_wall_now(),
+                           .registration = {packed.data, packed.bytes}};
+    inspan_error_t err;
+    if (packed.data == NULL || registry_put_node(cluster->registry, &row, &err) != INSPAN_OK)
+        log_error("state of node %s is not stored: %s", node->name,
+                  packed.data != NULL ? err.text : "no memory");
+    free(packed.data);
+}
+
+/* ---- Registration
+ * ------------------------------------------------------------------------------------------------- */
+
+static inspan_status_t check_registration(const Inspan__V1__Register *message, inspan_error_t *err)
+{
+    if (message->protocol_major != PROTOCOL_MAJOR)
+        return error_set(
+            err, INSPAN_VERSION,
+            "the agent of %s speaks protocol %u.%u (Inspan %s), this manager %d.%d (Inspan %s): install the "
+            "same Inspan on both",
+            message->name, message->protocol_major, message->protocol_minor,
+            message->inventory != NULL ? message->inventory->version : "?", PROTOCOL_MAJOR, PROTOCOL_MINOR,
+            INSPAN_VERSION_TEXT);
+    size_t length = strlen(message->node_id);
+    if (length < 8 || length > 63 || strspn(message->node_id, "0123456789abcdefABCDEF-") != length)
+        return error_set(err, INSPAN_INVALID, "node id of %zu bytes: expected a UUID", length);
+    if (message->first_port > UINT16_MAX || message->last_port > UINT16_MAX ||
+        message->first_port > message->last_port)
+        return error_set(err, INSPAN_INVALID, "data ports %u-%u: expected FIRST-LAST within 0-65535",
+                         message->first_port, message->last_port);
+    if (message->n_workers > WORKERS_LISTED)
+        return error_set(err, INSPAN_LIMIT, "%zu workers listed, at most %d", message->n_workers,
+                         WORKERS_LISTED);
+    return INSPAN_OK;
+}
+
+/* The same id twice: a copied state folder (the first one lives), or the same agent again (its old stream is
+ * dead). */
+static bool is_copy(const cluster_node_t *known, const Inspan__V1__Register *message, ns_t now)
+{
+    if (known->life.state != LIVENESS_ATTACHED || known->session == NULL) return false;
+    if (known->incarnation == message->incarnation) return false;
+    return now - known->life.heard < CLUSTER_FAILURE_TIMEOUT_NS / 2;
+}
+
+static inspan_status_t make_id(char *id, size_t size, inspan_error_t *err)
+{
+    uint8_t b[16];
+    if (os_random(b, sizeof b) != INSPAN_OK)
+        return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes");
+    snprintf(id, size, "%02x%02x%02x%02x-%02x%02x-4%x%02x-a%x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6] & 15, b[7], b[8] & 15, b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    return INSPAN_OK;
+}
+
+static inspan_status_t commit_registration(cluster_t *cluster, cluster_node_t *wanted, inspan_error_t *err)
+{
+    convert_packed_t packed = convert_pack(&wanted->registration->base);
+    if (packed.data == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    registry_node_t row = {.handle = wanted->handle,
+                           .node_id = wanted->node_id,
+                           .name = wanted->name,
+                           .address = wanted->address,
+                           .state = "ready",
+                           .incarnation = wanted->incarnation,
+                           .registered_wall = wanted->registered_wall,
+                           .seen_wall = os_wall_now(),
+                           .registration = {packed.data, packed.bytes}};
+    inspan_status_t status = registry_put_node(cluster->registry, &row, err);
+    free(packed.data);
+    wanted->handle = row.handle;
+    return status;
+}
+
+/* Everything is made ready in `wanted`, stored, and only then taken over: a failed call has changed nothing.
+ */
+static inspan_status_t prepare(cluster_t *cluster, const Inspan__V1__Register *message, const char *peer,
+                               cluster_node_t *known, ns_t now, cluster_node_t *wanted, inspan_error_t *err)
+{
+    memset(wanted, 0, sizeof *wanted);
+    wanted->registration = convert_copy(&message->base);
+    if (wanted->registration == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    if (known != NULL) {
+        wanted->handle = known->handle;
+        snprintf(wanted->node_id, sizeof wanted->node_id, "%s", known->node_id);
+        snprintf(wanted->name, sizeof wanted->name, "%s", known->name);
+    } else {
+        bool taken = node_by_id(cluster, message->node_id) != NULL;
+        if (taken && make_id(wanted->node_id, sizeof wanted->node_id, err) != INSPAN_OK)
+            return INSPAN_INTERNAL;
+        if (!taken) snprintf(wanted->node_id, sizeof wanted->node_id, "%s", message->node_id);
+        choose_name(cluster, message, known, wanted->name, sizeof wanted->name);
+    }
+    convert_text(address_of_node(message->address, peer), wanted->address, sizeof wanted->address);
+    wanted->incarnation = message->incarnation;
+    wanted->registered_wall = os_wall_now();
+    wanted->skew_s = message->wall_ns != 0 ? ns_to_s(message->wall_ns) - ns_to_s(wanted->registered_wall) : 0;
+    liveness_attach(&wanted->life, now);
+    if (!address_is_numeric(wanted->address))
+        return error_set(err, INSPAN_INVALID,
+                         "no routable address: the agent of %s says '%s' and comes from '%s'; give it "
+                         "--address",
+                         wanted->name, message->address, peer != NULL ? peer : "?");
+    return commit_registration(cluster, wanted, err);
+}
+
+static void tell_of_arrival(cluster_t *cluster, const cluster_node_t *node, bool copied, bool fresh)
+{
+    char text[256];
+    if (copied)
+        snprintf(text, sizeof text,
+                 "node %s got a new id: another live agent has the same one (copied state folder?)",
+                 node->name);
+    else
+        snprintf(text, sizeof text, "node %s %s from %s", node->name, fresh ? "joined" : "attached again",
+                 node->address);
+    cluster_event(cluster, 0, node->handle, text);
+    log_info("%s", text);
+    if (node->skew_s > 1 || node->skew_s < -1)
+        log_warn("the clock of node %s is %.1f s %s: times in its logs are off, nothing else depends on it",
+                 node->name, node->skew_s > 0 ? node->skew_s : -node->skew_s,
+                 node->skew_s > 0 ? "ahead" : "behind");
+}
+
+inspan_status_t cluster_register(cluster_t *cluster, const Inspan__V1__Register *message, const char *peer,
+                                 void *session, ns_t now, cluster_node_t **out, Inspan__V1__Registered *reply,
+                                 inspan_error_t *err)
+{
+    inspan_status_t status = check_registration(message, err);
+    if (status != INSPAN_OK) return status;
+    cluster_node_t *known = node_by_id(cluster, message->node_id);
+    bool copied = known != NULL && is_copy(known, message, now);
+    if (copied) known = NULL;
+    if (known == NULL && cluster->nodes.n >= SCHED_NODES_MAX)
+        return error_set(err, INSPAN_LIMIT, "this cluster has %d nodes already", SCHED_NODES_MAX);
+
+    cluster_node_t *node = known != NULL ? known : calloc(1, sizeof *node);
+    cluster_node_t wanted = {0};
+    status = node != NULL ? prepare(cluster, message, peer, known, now, &wanted, err)
+                          : error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    if (status == INSPAN_OK && known == NULL && !VEC_PUSH(&cluster->nodes, node))
+        status = error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    if (status != INSPAN_OK) {
+        if (wanted.registration != NULL) protobuf_c_message_free_unpacked(&wanted.registration->base, NULL);
+        if (known == NULL) free(node);
+        return status;
+    }
+    void *old = known != NULL ? known->session : NULL;
+    if (known != NULL) protobuf_c_message_free_unpacked(&known->registration->base, NULL);
+    *node = wanted;
+    node->session = session;
+    if (old != NULL)
+        cluster->ports.drop(cluster->ports.context, old, INSPAN_ABORTED, "replaced by a newer stream");
+    tell_of_arrival(cluster, node, copied, known == NULL);
+    cluster->look_at_queue = true;
+    *out = node;
+    inspan__v1__registered__init(reply);
+    reply->node_id = node->node_id;
+    reply->name = node->name;
+    reply->cluster_id = (char *)registry_cluster_id(cluster->registry);
+    reply->manager_incarnation = registry_incarnation(cluster->registry);
+    reply->heartbeat_ns = HEARTBEAT_NS;
+    reply->failure_timeout_ns = CLUSTER_FAILURE_TIMEOUT_NS;
+    return INSPAN_OK;
+}
+
+void cluster_catch_up(cluster_t *cluster, cluster_node_t *node, const Inspan__V1__Register *message, ns_t now)
+{
+    control_report_t reports[WORKERS_LISTED];
+    for (size_t j = 0; j < cluster->jobs.n; j++) {
+        cluster_job_t *job = cluster->jobs.items[j];
+        uint32_t n = 0;
+        for (size_t i = 0; i < message->n_workers; i++) {
+            if (message->workers[i]->job_id != job->control.id) continue;
+            if (!convert_report(message->workers[i], node->handle, &reports[n])) continue;
+            if (reports[n].rank < job->control.world &&
+                job->control.ranks[reports[n].rank].node == node->handle)
+                cluster_keep_report(job, message->workers[i]);
+            n++;
+        }
+        control_job_node_attached(&job->control, node->handle, reports, n, now);
+        cluster_act(cluster, job, now);
+    }
+    for (size_t i = 0; i < message->n_workers; i++) {
+        if (cluster_job(cluster, message->workers[i]->job_id) != NULL) continue;
+        Inspan__V1__StopWorker stop = INSPAN__V1__STOP_WORKER__INIT;
+        Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
+        stop.job_id = message->workers[i]->job_id;
+        stop.rank = message->workers[i]->rank;
+        stop.kill = true;
+        stop.reason = (char *)"the manager does not know this job";
+        down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_STOP;
+        down.stop = &stop;
+        cluster->ports.send(cluster->ports.context, node, &down);
+    }
+}
+
+/* ---- Life
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+void cluster_heartbeat(cluster_t *cluster, cluster_node_t *node, const Inspan__V1__Heartbeat *message,
+                       ns_t now)
+{
+    (void)cluster;
+    liveness_heard(&node->life, now);
+    node->load = message->load;
+    if (node->registration->inventory == NULL) return;
+    node->registration->inventory->memory_free_bytes = message->memory_free_bytes;
+    node->registration->inventory->on_battery = message->on_battery;
+}
+
+void cluster_broke(cluster_t *cluster, cluster_node_t *node, ns_t now)
+{
+    node->session = NULL;
+    if (node->life.state != LIVENESS_ATTACHED) return;
+    liveness_broke(&node->life, now);
+    log_info("the connection of node %s broke", node->name);
+    for (size_t i = 0; i < cluster->jobs.n; i++)
+        control_job_node_broke(&cluster->jobs.items[i]->control, node->handle);
+}
+
+void cluster_node_gone(cluster_t *cluster, cluster_node_t *node, const char *text, ns_t now)
+{
+    char event[256];
+    snprintf(event, sizeof event, "node %s: %s", node->name, text);
+    log_info("%s", event);
+    for (size_t i = 0; i < cluster->jobs.n; i++) { /* the jobs first: their survivors wait for it */
+        control_job_node_gone(&cluster->jobs.items[i]->control, node->handle, text, now);
+        cluster_act(cluster, cluster->jobs.items[i], now);
+    }
+    cluster_store_node(cluster, node, node->life.state == LIVENESS_LEFT ? "left" : "lost");
+    cluster_event(cluster, 0, node->handle, event);
+    cluster->look_at_queue = true;
+}
+
+void cluster_left(cluster_t *cluster, cluster_node_t *node, ns_t now)
+{
+    node->session = NULL;
+    liveness_left(&node->life, now);
+    cluster_node_gone(cluster, node, "its agent was stopped", now);
+}
