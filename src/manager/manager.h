@@ -13,7 +13,8 @@ typedef struct manager_options {
     const char *ready_file; /* written (atomically, 0600) as "PORT\nTOKEN\n" once it answers; NULL: none */
 } manager_options_t;
 
-/* Run until SIGTERM or SIGINT. Returns the exit code: 0, 1 user error, 2 cluster error; errors go to stderr. */
+/* Run until SIGTERM or SIGINT. Returns the exit code: 0, 1 user error, 2 cluster error; errors go to stderr.
+ */
 int manager_main(const manager_options_t *options);
 
 #endif

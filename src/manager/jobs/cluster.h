@@ -18,8 +18,9 @@
 #include "inspan/v1/inspan.pb-c.h"
 #include "manager/registry/registry.h"
 
-#define CLUSTER_JOBS_KEPT 512 /* ended jobs in memory; older ones are read from the registry when asked for  \
-                               */
+#define CLUSTER_JOBS_KEPT                                                                                    \
+    512 /* ended jobs in memory; older ones are read from the registry when asked for                        \
+         */
 #define CLUSTER_QUEUE_MAX   1000
 #define CLUSTER_CONFIG_MAX  (64 << 10)
 #define CLUSTER_DATA_MAX    ((uint64_t)256 * 1000 * 1000) /* one data file that travels through the manager */

@@ -315,7 +315,17 @@ static void changed(cluster_t *cluster, cluster_job_t *job)
         log_info("job %llu %s", (unsigned long long)job->control.id, line);
         cluster_event(cluster, job->control.id, 0, line);
     }
-    cluster->ports.job_changed(cluster->ports.context, job, line, false);
+    /* the end is told once, with everything that belongs to it */
+    if (!control_job_over(&job->control))
+        cluster->ports.job_changed(cluster->ports.context, job, line, false);
+}
+
+static void ended(cluster_t *cluster, cluster_job_t *job)
+{
+    char text[CONTROL_REASON_MAX + 32];
+    job->told = CONTROL_QUEUED;
+    cluster->look_at_queue = true;
+    cluster->ports.job_changed(cluster->ports.context, job, news(job, text, sizeof text), true);
 }
 
 static inspan_status_t store_for(cluster_t *cluster, cluster_job_t *job, const control_action_t *action,
@@ -345,10 +355,7 @@ static bool act_once(cluster_t *cluster, cluster_job_t *job, const control_actio
     case CONTROL_MEMBER_LOST: send_lost(cluster, job, action->rank); break;
     case CONTROL_STOP_WORKER: send_stop(cluster, job, action->rank, action->kill); break;
     case CONTROL_CHANGED: changed(cluster, job); break;
-    case CONTROL_ENDED:
-        cluster->look_at_queue = true;
-        cluster->ports.job_changed(cluster->ports.context, job, NULL, true);
-        break;
+    case CONTROL_ENDED: ended(cluster, job); break;
     }
     return true;
 }

@@ -1,0 +1,115 @@
+/* The table of methods, and what they share. */
+#include "manager/service/service.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "manager/service/service_internal.h"
+
+static const rpc_method_t methods[] = {
+    {.path = "/inspan.v1.Agents/Attach",
+     .request = &inspan__v1__agent_up__descriptor,
+     .client_streams = true,
+     .server_streams = true,
+     .on_open = agents_on_open,
+     .on_message = agents_on_message,
+     .on_half_close = agents_on_half_close,
+     .on_closed = agents_on_closed},
+    {.path = "/inspan.v1.Agents/PushLog",
+     .request = &inspan__v1__log_chunk__descriptor,
+     .client_streams = true,
+     .on_message = logs_push,
+     .on_half_close = logs_push_half_close,
+     .on_closed = logs_push_closed},
+    {.path = "/inspan.v1.Cluster/Info", .request = &inspan__v1__empty__descriptor, .on_message = people_info},
+    {.path = "/inspan.v1.Cluster/ListNodes",
+     .request = &inspan__v1__empty__descriptor,
+     .on_message = people_list_nodes},
+    {.path = "/inspan.v1.Cluster/Submit",
+     .request = &inspan__v1__submit_request__descriptor,
+     .on_message = people_submit},
+    {.path = "/inspan.v1.Cluster/ListJobs",
+     .request = &inspan__v1__empty__descriptor,
+     .on_message = people_list_jobs},
+    {.path = "/inspan.v1.Cluster/GetJob",
+     .request = &inspan__v1__job_request__descriptor,
+     .on_message = people_get_job},
+    {.path = "/inspan.v1.Cluster/Cancel",
+     .request = &inspan__v1__job_request__descriptor,
+     .on_message = people_cancel},
+    {.path = "/inspan.v1.Cluster/Watch",
+     .request = &inspan__v1__job_request__descriptor,
+     .server_streams = true,
+     .on_message = watch_on_message,
+     .on_closed = watch_on_closed},
+    {.path = "/inspan.v1.Cluster/ReadLog",
+     .request = &inspan__v1__log_request__descriptor,
+     .server_streams = true,
+     .on_message = logs_read,
+     .on_closed = logs_read_closed},
+    {.path = "/inspan.v1.Files/Stat",
+     .request = &inspan__v1__file_id__descriptor,
+     .on_message = transfer_stat},
+    {.path = "/inspan.v1.Files/Put",
+     .request = &inspan__v1__file_chunk__descriptor,
+     .client_streams = true,
+     .on_message = transfer_put,
+     .on_half_close = transfer_put_half_close,
+     .on_closed = transfer_put_closed},
+    {.path = "/inspan.v1.Files/Get",
+     .request = &inspan__v1__file_id__descriptor,
+     .server_streams = true,
+     .on_message = transfer_get,
+     .on_writable = transfer_get_writable,
+     .on_closed = transfer_get_closed},
+};
+
+const rpc_method_t *service_methods(uint32_t *n)
+{
+    *n = sizeof methods / sizeof methods[0];
+    return methods;
+}
+
+inspan_status_t service_open(const char *folder, registry_t *registry, ns_t now, service_t **out,
+                             inspan_error_t *err)
+{
+    service_t *service = calloc(1, sizeof *service);
+    if (service == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    service->registry = registry;
+    service->started = now;
+    cluster_ports_t ports = {.context = service,
+                             .send = agents_send,
+                             .drop = agents_drop,
+                             .job_changed = watch_job_changed,
+                             .file_present = transfer_present};
+    char files[PATH_MAX];
+    snprintf(files, sizeof files, "%.4000s/files", folder);
+    inspan_status_t status = store_open(files, &service->store, err);
+    if (status == INSPAN_OK) status = cluster_open(registry, &ports, now, &service->cluster, err);
+    if (status != INSPAN_OK) {
+        service_close(service);
+        return status;
+    }
+    *out = service;
+    return INSPAN_OK;
+}
+
+void service_close(service_t *service)
+{
+    if (service == NULL) return;
+    cluster_close(service->cluster);
+    store_close(service->store);
+    free(service);
+}
+
+void service_tick(void *context, ns_t now)
+{
+    service_t *service = context;
+    cluster_tick(service->cluster, now);
+    agents_tick(service, now);
+    watch_tick(service, now);
+    logs_tick(service, now);
+}
