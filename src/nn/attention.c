@@ -13,10 +13,15 @@ typedef struct job {
     real_t *out, *lse, *dqkv;
 } job_t;
 
+/* Row of scores in whole vectors. */
+static size_t padded(size_t keys)
+{
+    return (keys + ATTENTION_PAD - 1) / ATTENTION_PAD * ATTENTION_PAD;
+}
+
 size_t REAL(attention_scratch)(size_t time)
 {
-    size_t rows = time < QUERIES ? time : QUERIES;
-    return (2 * rows * time + rows + 15) / 16 * 16;
+    return 2 * QUERIES * padded(time) + QUERIES;
 }
 
 static void forward_head(const compute_t *c, const job_t *job, size_t head, real_t *scores)
@@ -28,11 +33,12 @@ static void forward_head(const compute_t *c, const job_t *job, size_t head, real
     real_t *out = job->out + head / s->heads * s->time * width + head % s->heads * s->head;
     real_t scale = 1 / (real_t)__builtin_sqrt((double)s->head);
     for (size_t first = 0; first < s->time; first += QUERIES) {
-        size_t rows = s->time - first < QUERIES ? s->time - first : QUERIES, keys = first + rows;
-        c->gemm(false, true, rows, keys, s->head, 1, q + first * ld, ld, k, ld, 0, scores, keys);
-        c->kernels->attention_softmax(rows, keys, keys, first, scale, scores,
+        size_t rows = s->time - first < QUERIES ? s->time - first : QUERIES, keys = first + rows,
+               row = padded(keys);
+        c->gemm(false, true, rows, keys, s->head, 1, q + first * ld, ld, k, ld, 0, scores, row);
+        c->kernels->attention_softmax(rows, keys, row, first, scale, scores,
                                       job->lse + head * s->time + first);
-        c->gemm(false, false, rows, s->head, keys, 1, scores, keys, v, ld, 0, out + first * width, width);
+        c->gemm(false, false, rows, s->head, keys, 1, scores, row, v, ld, 0, out + first * width, width);
     }
 }
 
@@ -62,20 +68,20 @@ static void backward_head(const compute_t *c, const job_t *job, size_t head, rea
     const real_t *q = job->qkv + at_qkv, *k = q + width, *v = k + width;
     real_t *dq = job->dqkv + at_qkv, *dk = dq + width, *dv = dk + width;
     real_t scale = 1 / (real_t)__builtin_sqrt((double)s->head), beta = 0;
-    size_t most_rows = s->time < QUERIES ? s->time : QUERIES;
-    real_t *p = scratch, *dp = p + most_rows * s->time, *dot = dp + most_rows * s->time;
+    real_t *p = scratch, *dp = p + QUERIES * padded(s->time), *dot = dp + QUERIES * padded(s->time);
     for (size_t block = (s->time + QUERIES - 1) / QUERIES; block-- > 0; beta = 1) {
         size_t first = block * QUERIES;
-        size_t rows = s->time - first < QUERIES ? s->time - first : QUERIES, keys = first + rows;
+        size_t rows = s->time - first < QUERIES ? s->time - first : QUERIES, keys = first + rows,
+               row = padded(keys);
         const real_t *dout = job->dout + at + first * width, *out = job->out_const + at + first * width;
-        c->gemm(false, true, rows, keys, s->head, 1, q + first * ld, ld, k, ld, 0, p, keys);
-        c->gemm(false, true, rows, keys, s->head, 1, dout, width, v, ld, 0, dp, keys);
+        c->gemm(false, true, rows, keys, s->head, 1, q + first * ld, ld, k, ld, 0, p, row);
+        c->gemm(false, true, rows, keys, s->head, 1, dout, width, v, ld, 0, dp, row);
         c->kernels->row_dot(rows, s->head, width, out, dout, dot); /* sum of p dp = out . dout */
-        c->kernels->attention_softmax_backward(rows, keys, keys, first, scale,
+        c->kernels->attention_softmax_backward(rows, keys, row, first, scale,
                                                job->lse_const + head * s->time + first, dot, p, dp);
-        c->gemm(true, false, keys, s->head, rows, 1, p, keys, dout, width, beta, dv, ld);
-        c->gemm(true, false, keys, s->head, rows, 1, dp, keys, q + first * ld, ld, beta, dk, ld);
-        c->gemm(false, false, rows, s->head, keys, 1, dp, keys, k, ld, 0, dq + first * ld, ld);
+        c->gemm(true, false, keys, s->head, rows, 1, p, row, dout, width, beta, dv, ld);
+        c->gemm(true, false, keys, s->head, rows, 1, dp, row, q + first * ld, ld, beta, dk, ld);
+        c->gemm(false, false, rows, s->head, keys, 1, dp, row, k, ld, 0, dq + first * ld, ld);
     }
 }
 

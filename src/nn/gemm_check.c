@@ -83,7 +83,7 @@ static bool shape_right(gemm_fn_t gemm, trial_t *t, rng_t *rng, char *fault, siz
         t->lda = (t->transpose_a ? t->m : t->k) + PAD;
         t->ldb = (t->transpose_b ? t->k : t->n) + PAD;
         t->ldc = t->n + PAD;
-        fill(rng, t->before, BUFFER);
+        fill(rng, t->before, t->m * t->ldc);
         if (t->beta == 0) t->before[0] = (real_t)NAN;
         if (!trial_right(gemm, t, fault, size)) return false;
     }
@@ -100,9 +100,9 @@ bool REAL(gemm_check)(gemm_fn_t gemm, char *fault, size_t size)
     rng_t rng;
     rng_seed(&rng, 1, 0);
     for (size_t i = 0; right && i < sizeof SHAPES / sizeof SHAPES[0]; i++) {
-        fill(&rng, t.a, BUFFER);
-        fill(&rng, t.b, BUFFER);
         t.m = SHAPES[i].m, t.n = SHAPES[i].n, t.k = SHAPES[i].k;
+        fill(&rng, t.a, (t.m + PAD) * (t.k + PAD));
+        fill(&rng, t.b, (t.k + PAD) * (t.n + PAD));
         right = shape_right(gemm, &t, &rng, fault, size);
     }
     free(t.a), free(t.b), free(t.c), free(t.before);

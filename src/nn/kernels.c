@@ -135,27 +135,32 @@ static void gelu_backward(size_t rows, size_t n, const real_t *x, real_t *d, rea
     }
 }
 
+/* Lanes of a vector at column i that are before `seen`. */
+static inline vec_int_t lanes_before(size_t i, size_t seen)
+{
+    return v_count_from(0) < (real_int_t)(seen - i);
+}
+
+/* Whole vectors throughout: what lies beyond `seen` is masked, never read into a result. */
 static void attention_softmax(size_t rows, size_t keys, size_t ld, size_t first, real_t scale, real_t *s,
                               real_t *lse)
 {
     for (size_t row = 0; row < rows; row++, s += ld) {
-        size_t seen = first + row + 1;
-        vec_real_t most = v_set((real_t)-INFINITY), sum = {0};
-        FOR_VECTORS(i, w, seen)
-        {
-            vec_real_t v = v_load_part(s + i, w, (real_t)-INFINITY);
+        size_t seen = first + row + 1, i;
+        vec_real_t lowest = v_set((real_t)-INFINITY), most = lowest, sum = {0}, zero = {0};
+        for (i = 0; i < seen; i += LANES) {
+            vec_real_t v = v_select(lanes_before(i, seen), v_load(s + i), lowest);
             most = v_select(most > v, most, v);
         }
         real_t top = v_largest(most) * scale;
-        FOR_VECTORS(i, w, seen)
-        {
-            vec_real_t e = v_exp(v_load_part(s + i, w, 0) * scale - top);
-            v_store_part(s + i, w, e);
-            sum += v_load_part(s + i, w, 0);
+        for (i = 0; i < seen; i += LANES) {
+            vec_real_t e = v_select(lanes_before(i, seen), v_exp(v_load(s + i) * scale - top), zero);
+            v_store(s + i, e);
+            sum += e;
         }
         real_t total = v_sum(sum), one_over = 1 / total;
-        FOR_VECTORS(i, w, seen) v_store_part(s + i, w, v_load_part(s + i, w, 0) * one_over);
-        for (size_t i = seen; i < keys; i++) s[i] = 0;
+        for (i = 0; i < seen; i += LANES) v_store(s + i, v_load(s + i) * one_over);
+        for (; i < keys; i += LANES) v_store(s + i, zero);
         lse[row] = top + (real_t)log((double)total);
     }
 }
@@ -164,14 +169,18 @@ static void attention_softmax_backward(size_t rows, size_t keys, size_t ld, size
                                        const real_t *lse, const real_t *dot, real_t *s, real_t *dp)
 {
     for (size_t row = 0; row < rows; row++, s += ld, dp += ld) {
-        size_t seen = first + row + 1;
-        FOR_VECTORS(i, w, seen)
-        {
-            vec_real_t p = v_exp(v_load_part(s + i, w, 0) * scale - lse[row]);
-            v_store_part(s + i, w, p);
-            v_store_part(dp + i, w, p * (v_load_part(dp + i, w, 0) - dot[row]) * scale);
+        size_t seen = first + row + 1, i;
+        vec_real_t zero = {0};
+        for (i = 0; i < seen; i += LANES) {
+            vec_int_t mask = lanes_before(i, seen);
+            vec_real_t p = v_select(mask, v_exp(v_load(s + i) * scale - lse[row]), zero);
+            v_store(s + i, p);
+            v_store(dp + i, v_select(mask, p * (v_load(dp + i) - dot[row]) * scale, zero));
         }
-        for (size_t i = seen; i < keys; i++) s[i] = dp[i] = 0;
+        for (; i < keys; i += LANES) {
+            v_store(s + i, zero);
+            v_store(dp + i, zero);
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 #include "nn/real.h"
 
 #define NN_LAYERNORM_EPS 1e-5
+#define ATTENTION_PAD    16 /* lanes of the widest vector */
 
 typedef struct REAL(kernels) {
     /* y = (x - mean) rstd gamma + beta, rstd = 1 / sqrt(variance + eps), variance over n (not n - 1). */
@@ -42,6 +43,8 @@ typedef struct REAL(kernels) {
      * Scores to probabilities, causal. Row i of s (rows, ld; keys in use) belongs to query first + i, which
      * sees keys 0 .. first + i: softmax of scale * s over these, 0 for the other keys. lse (rows): log of the
      * sum of exponentials.
+     * ld is a multiple of ATTENTION_PAD, at least keys: columns beyond keys may be read and written, their
+     * contents (even a NaN) change nothing.
      */
     void (*attention_softmax)(size_t rows, size_t keys, size_t ld, size_t first, real_t scale, real_t *s,
                               real_t *lse);
