@@ -101,8 +101,8 @@ static void add(size_t n, const real_t *x, real_t *y)
 }
 
 /* 2 u = x (A + B x^2); sigmoid keeps its relative accuracy where 1 + tanh(u) cancels. */
-#define GELU_A ((real_t)1.5957691216057307118)
-#define GELU_B ((real_t)0.07135481282700263)
+#define GELU_A ((real_t)1.59576912160573071176)
+#define GELU_B ((real_t)0.07135481627260024878)
 
 static inline vec_real_t gelu_sigmoid(vec_real_t x)
 {
