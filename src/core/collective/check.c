@@ -53,11 +53,6 @@ inspan_status_t check_fault(const checker_t *checker, uint64_t number, const cha
         rank, number - checker->base[rank], kind, peer, op->chunk, chunk->first, chunk->count, op->tag, text);
 }
 
-inspan_status_t check_no_memory(const checker_t *checker)
-{
-    return error_set(checker->err, INSPAN_NO_MEMORY, "schedule: out of memory while checking it");
-}
-
 /* ---- Form
  * -------------------------------------------------------------------------------------------------------- */
 

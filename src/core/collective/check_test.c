@@ -393,7 +393,7 @@ static void another_order_of_adding_is_found(void **state)
     schedule_t *ranks[4];
     const sched_request_t request = ask(SCHED_ALLREDUCE, SCHED_ONE_SHOT, 4, 10);
     build_all(&request, ranks);
-    uint32_t adds[2], n = 0;
+    uint32_t adds[2] = {0}, n = 0;
     for (uint32_t i = 0; i < ranks[1]->n_ops; i++)
         if (ranks[1]->ops[i].kind == SCHED_RECV_REDUCE) adds[n++ % 2] = i;
     ranks[1]->ops[adds[0]].peer = 3;

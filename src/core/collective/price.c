@@ -27,6 +27,7 @@ typedef struct event {
 typedef struct lane {
     uint64_t *sends; /* (n_sends) operations, in list order */
     uint32_t n_sends, next;
+    uint32_t from, to;
     uint64_t op;       /* the one on the wire, or PAIRS_NONE */
     double left, rate; /* bytes, bytes/s */
     bool rated;
@@ -155,9 +156,10 @@ static void share_ports(price_t *price)
         down[r] = (port_t){price->links->ports[r].down_bytes_per_s, 0};
     }
     for (uint32_t i = 0; i < price->n_active; i++) {
-        price->lanes[price->active[i]].rated = false;
-        up[price->active[i] / world].lanes++;
-        down[price->active[i] % world].lanes++;
+        lane_t *lane = &price->lanes[price->active[i]];
+        lane->rated = false;
+        up[lane->from].lanes++;
+        down[lane->to].lanes++;
     }
     for (uint32_t rated = 0; rated < price->n_active;) {
         uint32_t least = 0;
@@ -169,7 +171,7 @@ static void share_ports(price_t *price)
             }
         for (uint32_t i = 0; i < price->n_active; i++) {
             lane_t *lane = &price->lanes[price->active[i]];
-            port_t *from = &up[price->active[i] / world], *to = &down[price->active[i] % world];
+            port_t *from = &up[lane->from], *to = &down[lane->to];
             if (lane->rated || (from != &price->ports[least] && to != &price->ports[least])) continue;
             lane->rated = true;
             lane->rate = share;
@@ -270,8 +272,8 @@ static inspan_status_t run(price_t *price)
 
 static bool valid(const schedule_t *const *ranks, uint32_t element_size, const link_model_t *links)
 {
-    if (links->world == 0 || links->world > LINK_MODEL_MOST_RANKS || element_size == 0 ||
-        !(links->reduce_bytes_per_s > 0) || links->per_message < 0)
+    if (links->world > LINK_MODEL_MOST_RANKS || element_size == 0 || !(links->reduce_bytes_per_s > 0) ||
+        links->per_message < 0)
         return false;
     for (uint32_t r = 0; r < links->world; r++) {
         if (ranks[r] == NULL || ranks[r]->world != links->world || ranks[r]->rank != r ||
@@ -331,7 +333,9 @@ static void link_operations(price_t *price)
 static void lay_lanes(price_t *price)
 {
     const uint32_t world = price->world;
-    for (uint32_t i = 0; i < world * world; i++) price->lanes[i].op = PAIRS_NONE;
+    for (uint32_t from = 0; from < world; from++)
+        for (uint32_t to = 0; to < world; to++)
+            price->lanes[from * world + to] = (lane_t){.from = from, .to = to, .op = PAIRS_NONE};
     for (uint64_t op = 0; op < price->n_ops; op++)
         if (op_at(price, op)->kind == SCHED_SEND)
             price->lanes[price->rank_of[op] * world + op_at(price, op)->peer].n_sends++;
@@ -369,7 +373,7 @@ inspan_status_t price_schedule(const schedule_t *const *ranks, uint32_t element_
                                const link_model_t *links, ns_t *time)
 {
     *time = 0;
-    if (!valid(ranks, element_size, links)) return INSPAN_INVALID;
+    if (links->world == 0 || !valid(ranks, element_size, links)) return INSPAN_INVALID;
     price_t price = {.ranks = ranks, .links = links, .world = links->world, .element_size = element_size};
     price.memory = true;
     price.base = calloc((size_t)price.world + 1, sizeof *price.base);
