@@ -13,8 +13,7 @@
 
 #include "base/units.h"
 
-/* ---- Server
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Server ---- */
 
 typedef struct rpc_server rpc_server_t;
 typedef struct rpc_call rpc_call_t; /* one call, until its on_closed has returned */
@@ -71,8 +70,7 @@ const char *rpc_call_peer(const rpc_call_t *call); /* numeric address of the cli
 size_t
 rpc_call_queued(const rpc_call_t *call); /* bytes waiting to be sent: for flow control of bulk streams */
 
-/* ---- Client (any thread)
- * ------------------------------------------------------------------------------------------- */
+/* ---- Client (any thread) ---- */
 
 typedef struct rpc_client rpc_client_t;
 typedef struct rpc_stream rpc_stream_t;

@@ -17,8 +17,7 @@ static void call_release(rpc_call_t *call)
     free(call);
 }
 
-/* ---- Sending: one batch at a time; the status rides on the last message's.
- * ---------------------------------------- */
+/* ---- Sending: one batch at a time; the status rides on the last message's. ---- */
 
 static void call_pump(rpc_call_t *call)
 {
@@ -136,8 +135,7 @@ void rpc_call_sweep(rpc_server_t *server, ns_t now)
         if (call->finishing && now - call->progress > STUCK_AFTER) grpc_call_cancel(call->grpc, NULL);
 }
 
-/* ---- Receiving
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Receiving ---- */
 
 static void receive(rpc_call_t *call)
 {
@@ -194,8 +192,7 @@ static void received_done(rpc_tag_t *tag, bool ok)
     grpc_byte_buffer_destroy(buffer);
 }
 
-/* ---- Beginning and end
- * --------------------------------------------------------------------------------------------- */
+/* ---- Beginning and end ---- */
 
 static void over_done(rpc_tag_t *tag, bool ok)
 {

@@ -14,8 +14,7 @@
 
 #include "base/error.h"
 
-/* ---- Channel
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Channel ---- */
 
 static grpc_arg integer_arg(const char *key, int value)
 {
@@ -112,9 +111,7 @@ grpc_completion_queue *rpc_client_queue(rpc_client_t *client)
     return queue;
 }
 
-/* ---- Life
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Life ---- */
 
 static char *make_bearer(const char *token)
 {
@@ -212,8 +209,7 @@ void rpc_client_metadata(const rpc_client_t *client, grpc_op *send_initial_metad
         (grpc_metadata *)(uintptr_t)&client->authorization;
 }
 
-/* ---- Outcome
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Outcome ---- */
 
 /* gRPC nests: "failed to connect to all addresses; last error: UNKNOWN: ipv4:...: ... : Connection refused".
  */
@@ -271,9 +267,7 @@ inspan_status_t rpc_client_outcome(const rpc_client_t *client, const char *path,
     }
 }
 
-/* ---- Unary
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Unary ---- */
 
 typedef struct unary {
     grpc_call *call;
@@ -362,8 +356,7 @@ inspan_status_t rpc_call_unary(rpc_client_t *client, const char *path, const Pro
     return status;
 }
 
-/* ---- This machine's address towards the manager
- * -------------------------------------------------------------------- */
+/* ---- This machine's address towards the manager ---- */
 
 /* Connecting a UDP socket sends nothing: the kernel only chooses route and source. 0, or errno. */
 static int source_towards(const struct addrinfo *to, char *address, size_t size)

@@ -7,8 +7,7 @@
 #include "base/error.h"
 #include "rpc/rpc_internal.h"
 
-/* ---- Library
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Library ---- */
 
 static void set_defaults(void)
 {
@@ -44,8 +43,7 @@ void rpc_library_release(void)
     grpc_shutdown_blocking();
 }
 
-/* ---- Messages
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Messages ---- */
 
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message, size_t *bytes)
 {
@@ -129,8 +127,7 @@ void rpc_queue_clear(rpc_queue_t *queue)
     *queue = (rpc_queue_t){0};
 }
 
-/* ---- Statuses
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Statuses ---- */
 
 static const struct {
     const char *name;
@@ -208,8 +205,7 @@ bool rpc_status_find(const grpc_metadata_array *trailing, inspan_status_t *statu
     return false;
 }
 
-/* ---- Time and targets
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Time and targets ---- */
 
 gpr_timespec rpc_deadline(ns_t from_now)
 {

@@ -22,7 +22,7 @@ static bool listens_at(int fd, uint16_t port)
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
         struct sockaddr_storage room;
-    } name;
+    } name = {.any.sa_family = AF_UNSPEC};
     size = sizeof name;
     if (getsockname(fd, &name.any, &size) != 0) return false;
     if (name.any.sa_family == AF_INET) return ntohs(name.v4.sin_port) == port;

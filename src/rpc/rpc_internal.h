@@ -26,8 +26,7 @@
 #define RPC_UNPACKED_LIMIT  (64u << 20) /* bytes that one received message may take once decoded */
 #define RPC_STATUS_METADATA "inspan-status"
 
-/* ---- Library: one reference for each server and client; the first starts gRPC's threads, the last ends
- * them. ------ */
+/* ---- Library: each server and client holds it; the first starts gRPC's threads, the last ends them. ---- */
 
 void rpc_library_acquire(void);
 void rpc_library_release(void); /* waits for the threads of gRPC if it was the last */
@@ -36,8 +35,7 @@ void rpc_library_release(void); /* waits for the threads of gRPC if it was the l
 void rpc_signals_block(void *saved); /* sigset_t */
 void rpc_signals_restore(const void *saved);
 
-/* ---- Messages
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Messages ---- */
 
 /* NULL: larger than RPC_MESSAGE_LIMIT (*bytes says how large). */
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message, size_t *bytes);
@@ -60,8 +58,7 @@ bool rpc_queue_push(rpc_queue_t *queue, grpc_byte_buffer *buffer, size_t bytes);
 grpc_byte_buffer *rpc_queue_pop(rpc_queue_t *queue, size_t *bytes);              /* NULL: empty */
 void rpc_queue_clear(rpc_queue_t *queue);
 
-/* ---- Statuses: docs/rpc.md has the table
- * --------------------------------------------------------------------------- */
+/* ---- Statuses: docs/rpc.md has the table ---- */
 
 grpc_status_code rpc_status_to_grpc(inspan_status_t status);
 inspan_status_t rpc_status_from_grpc(grpc_status_code code);
@@ -69,8 +66,7 @@ const char *rpc_status_name(inspan_status_t status); /* "NOT_FOUND" */
 bool rpc_status_find(const grpc_metadata_array *trailing,
                      inspan_status_t *status); /* the server's own status */
 
-/* ---- Completion queues
- * --------------------------------------------------------------------------------------------- */
+/* ---- Completion queues ---- */
 
 /* What a batch is started with: the queue's thread calls done when it has ended. */
 typedef struct rpc_tag {
@@ -81,8 +77,7 @@ typedef struct rpc_tag {
 
 gpr_timespec rpc_deadline(ns_t from_now); /* negative: none */
 
-/* ---- Targets
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Targets ---- */
 
 /* "host:port", "[v6%scope]:port", "host" (port 7461). host gets no brackets; port is from least_port up.
  * INVALID. */

@@ -32,8 +32,7 @@ struct rpc_reflection {
     vec_of(char *) services; /* full names of those that the server has */
 };
 
-/* ---- The wire format
- * ----------------------------------------------------------------------------------------------- */
+/* ---- The wire format ---- */
 
 static bool read_varint(text_t *from, uint64_t *value)
 {
@@ -90,9 +89,7 @@ static text_t field(text_t message, uint64_t wanted)
     return (text_t){(const uint8_t *)"", 0};
 }
 
-/* ---- Names
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Names ---- */
 
 static bool same(text_t a, const char *b)
 {
@@ -135,8 +132,7 @@ static bool file_defines(text_t file, const char *symbol)
     return rest != NULL && *rest != 0 && defines(file, rest, in_file);
 }
 
-/* ---- The service
- * --------------------------------------------------------------------------------------------------- */
+/* ---- The service ---- */
 
 static bool index_services(rpc_reflection_t *reflection, text_t file)
 {
@@ -159,18 +155,18 @@ static bool index_services(rpc_reflection_t *reflection, text_t file)
     return true;
 }
 
-static void send_error(rpc_call_t *call, response_t *response, grpc_status_code code, const char *text)
+static void send_error(rpc_call_t *call, response_t response, grpc_status_code code, const char *text)
 {
     Grpc__Reflection__V1__ErrorResponse error = GRPC__REFLECTION__V1__ERROR_RESPONSE__INIT;
     error.error_code = code;
     error.error_message = (char *)(uintptr_t)text;
-    response->message_response_case =
+    response.message_response_case =
         GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_ERROR_RESPONSE;
-    response->error_response = &error;
-    rpc_call_send(call, &response->base);
+    response.error_response = &error;
+    rpc_call_send(call, &response.base);
 }
 
-static void send_services(rpc_reflection_t *reflection, rpc_call_t *call, response_t *response)
+static void send_services(rpc_reflection_t *reflection, rpc_call_t *call, response_t response)
 {
     enum { MOST = 32 };
     Grpc__Reflection__V1__ServiceResponse services[MOST], *list[MOST];
@@ -184,13 +180,13 @@ static void send_services(rpc_reflection_t *reflection, rpc_call_t *call, respon
         list[answer.n_service++] = service;
     }
     answer.service = list;
-    response->message_response_case =
+    response.message_response_case =
         GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_LIST_SERVICES_RESPONSE;
-    response->list_services_response = &answer;
-    rpc_call_send(call, &response->base);
+    response.list_services_response = &answer;
+    rpc_call_send(call, &response.base);
 }
 
-static void send_file(rpc_reflection_t *reflection, rpc_call_t *call, response_t *response,
+static void send_file(rpc_reflection_t *reflection, rpc_call_t *call, response_t response,
                       const request_t *request)
 {
     bool by_name = request->message_request_case ==
@@ -200,15 +196,17 @@ static void send_file(rpc_reflection_t *reflection, rpc_call_t *call, response_t
         if (by_name ? !same(field(file, 1), request->file_by_filename)
                     : !file_defines(file, request->file_containing_symbol))
             continue;
-        ProtobufCBinaryData data = {.len = file.n, .data = (uint8_t *)(uintptr_t)file.at};
+        ProtobufCBinaryData data;
+        data.len = file.n;
+        data.data = (uint8_t *)(uintptr_t)file.at;
         Grpc__Reflection__V1__FileDescriptorResponse answer =
             GRPC__REFLECTION__V1__FILE_DESCRIPTOR_RESPONSE__INIT;
         answer.n_file_descriptor_proto = 1;
         answer.file_descriptor_proto = &data;
-        response->message_response_case =
+        response.message_response_case =
             GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_FILE_DESCRIPTOR_RESPONSE;
-        response->file_descriptor_response = &answer;
-        rpc_call_send(call, &response->base);
+        response.file_descriptor_response = &answer;
+        rpc_call_send(call, &response.base);
         return;
     }
     send_error(call, response, GRPC_STATUS_NOT_FOUND, by_name ? "no such file" : "no such symbol");
@@ -223,16 +221,16 @@ static void answer(void *context, rpc_call_t *call, const ProtobufCMessage *mess
     response.original_request = &request;
     switch (request.message_request_case) {
     case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_LIST_SERVICES:
-        send_services(reflection, call, &response);
+        send_services(reflection, call, response);
         break;
     case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_FILE_BY_FILENAME:
     case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_FILE_CONTAINING_SYMBOL:
-        send_file(reflection, call, &response, &request);
+        send_file(reflection, call, response, &request);
         break;
     case GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST__NOT_SET:
-        send_error(call, &response, GRPC_STATUS_INVALID_ARGUMENT, "the request asks for nothing");
+        send_error(call, response, GRPC_STATUS_INVALID_ARGUMENT, "the request asks for nothing");
         break;
-    default: send_error(call, &response, GRPC_STATUS_NOT_FOUND, "there are no extensions (proto3)"); break;
+    default: send_error(call, response, GRPC_STATUS_NOT_FOUND, "there are no extensions (proto3)"); break;
     }
     if (rpc_call_queued(call) > RPC_CALL_BYTES_LIMIT / 2)
         rpc_call_finish(call, INSPAN_LIMIT, "too many answers wait to be read");

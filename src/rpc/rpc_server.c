@@ -18,8 +18,7 @@
 #define SWEEP_PERIOD NS_PER_S
 #define GATE_PERIOD  (250 * NS_PER_MS)
 
-/* ---- Opening
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Opening ---- */
 
 /* gRPC closes its listener for good at the first EMFILE: take every descriptor that we may have. */
 static void raise_descriptor_limit(void)
@@ -194,8 +193,7 @@ inspan_status_t rpc_server_open(const rpc_server_options_t *options, rpc_server_
     return status;
 }
 
-/* ---- Running
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 static void tick(rpc_server_t *server)
 {

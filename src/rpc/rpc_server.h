@@ -92,14 +92,14 @@ struct rpc_server {
     ns_t next_tick, next_sweep;
 };
 
-/* ---- rpc_call.c */
+/* ---- rpc_call.c ---- */
 
 /* Take over what accept holds. Gives the call to its method, or rejects it. */
 void rpc_call_accept(rpc_server_t *server);
 /* Give up finishing calls whose client takes nothing. */
 void rpc_call_sweep(rpc_server_t *server, ns_t now);
 
-/* ---- rpc_health.c, rpc_reflection.c: built-in services. NULL: out of memory. */
+/* ---- rpc_health.c, rpc_reflection.c: built-in services. NULL: out of memory. ---- */
 
 typedef struct rpc_health rpc_health_t;
 rpc_health_t *rpc_health_open(rpc_server_t *server, rpc_service_t *service);

@@ -40,8 +40,7 @@ struct rpc_stream {
     grpc_slice details;
 };
 
-/* ---- Batches (lock held)
- * ------------------------------------------------------------------------------------------- */
+/* ---- Batches (lock held) ---- */
 
 static bool start(rpc_stream_t *stream, const grpc_op *ops, size_t n, rpc_tag_t *tag)
 {
@@ -85,8 +84,7 @@ static void pump_out(rpc_stream_t *stream)
     stream->outgoing_bytes = 0;
 }
 
-/* ---- Completions (the client's stream thread)
- * ---------------------------------------------------------------------- */
+/* ---- Completions (the client's stream thread) ---- */
 
 static void opened_done(rpc_tag_t *tag, bool ok)
 {
@@ -141,8 +139,7 @@ static void ended_done(rpc_tag_t *tag, bool ok)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* ---- The owner's threads
- * ------------------------------------------------------------------------------------------- */
+/* ---- The owner's threads ---- */
 
 static void make_condition(pthread_cond_t *condition)
 {
