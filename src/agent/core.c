@@ -260,7 +260,12 @@ inspan_status_t agent_core_start(agent_core_t *core, ns_t now, uint64_t job, uin
                                .exit_code = -1,
                                .preparing = true};
     core->workers[core->n_workers++] = worker;
-    core->actions.prepare(core->context, worker);
+    inspan_error_t err = {.status = INSPAN_OK};
+    inspan_status_t status = core->actions.prepare(core->context, worker, &err);
+    if (status != INSPAN_OK) {
+        worker->preparing = false;
+        fail(core, now, worker, status, NULL, err.text);
+    }
     return INSPAN_OK;
 }
 
@@ -492,7 +497,12 @@ static inspan_status_t on_end(agent_core_t *core, ns_t now, agent_worker_t *work
         worker->term_at = now + end_grace;
         worker->uploading = true;
         enter(worker, now, AGENT_FINISHING);
-        core->actions.upload(core->context, worker);
+        inspan_error_t err = {.status = INSPAN_OK};
+        inspan_status_t status = core->actions.upload(core->context, worker, &err);
+        if (status != INSPAN_OK) {
+            worker->uploading = false;
+            fail(core, now, worker, status, NULL, err.text);
+        }
     }
     send_bye(core, worker, INSPAN_OK, "");
     return INSPAN_OK;

@@ -99,8 +99,10 @@ typedef struct agent_worker {
 /* All are called within an event; none may call the core. */
 typedef struct agent_actions {
     void (*report)(void *context, const agent_worker_t *worker); /* to the manager, if there is a link */
-    void (*prepare)(void *context, agent_worker_t *worker);      /* ends in agent_core_prepared */
-    void (*upload)(void *context, agent_worker_t *worker);       /* ends in agent_core_uploaded */
+    /* Begin what ends in agent_core_prepared and agent_core_uploaded; not OK: it did not begin, err says why.
+     */
+    inspan_status_t (*prepare)(void *context, agent_worker_t *worker, inspan_error_t *err);
+    inspan_status_t (*upload)(void *context, agent_worker_t *worker, inspan_error_t *err);
     void (*abandon)(void *context, agent_worker_t *worker); /* hurry the prepare or upload that goes on */
     inspan_status_t (*spawn)(void *context, agent_worker_t *worker,
                              inspan_error_t *err); /* fills worker->pid */

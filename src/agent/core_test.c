@@ -49,18 +49,22 @@ static void do_report(void *context, const agent_worker_t *worker)
     snprintf(scene->summary, sizeof scene->summary, "%s", worker->summary ? worker->summary : "");
 }
 
-static void do_prepare(void *context, agent_worker_t *worker)
+static inspan_status_t do_prepare(void *context, agent_worker_t *worker, inspan_error_t *err)
 {
+    (void)err;
     scene_t *scene = context;
     scene->prepares++;
     scene->serial = worker->serial;
     scene->worker = worker;
+    return INSPAN_OK;
 }
 
-static void do_upload(void *context, agent_worker_t *worker)
+static inspan_status_t do_upload(void *context, agent_worker_t *worker, inspan_error_t *err)
 {
     (void)worker;
+    (void)err;
     ((scene_t *)context)->uploads++;
+    return INSPAN_OK;
 }
 
 static void do_abandon(void *context, agent_worker_t *worker)

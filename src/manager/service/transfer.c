@@ -12,14 +12,14 @@
 #define AHEAD_BYTES (1u << 20) /* so much may wait for a slow reader */
 #define PUTS_MAX    64
 
-bool files_present(void *context, const char *hash, uint64_t bytes)
+bool transfer_present(void *context, const char *hash, uint64_t bytes)
 {
     const service_t *service = context;
     uint64_t has = 0;
     return store_stat(service->store, hash, &has) == INSPAN_OK && has == bytes;
 }
 
-void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+void transfer_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
@@ -33,7 +33,9 @@ void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message
     rpc_call_reply(call, &reply.base);
 }
 
-/* ---- Put ---- */
+/* ---- Put
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct upload {
     store_put_t *put; /* NULL: the file is there already, what comes is not looked at; or over */
@@ -55,7 +57,7 @@ static upload_t *begin_upload(service_t *service, rpc_call_t *call, const Inspan
     rpc_call_set_data(call, upload);
     service->n_puts++;
     inspan_error_t err;
-    if (store_valid_hash(chunk->hash) && files_present(service, chunk->hash, chunk->total_bytes)) {
+    if (store_valid_hash(chunk->hash) && transfer_present(service, chunk->hash, chunk->total_bytes)) {
         snprintf(upload->hash, sizeof upload->hash, "%s", chunk->hash);
     } else if (store_put_begin(service->store, chunk->hash, chunk->total_bytes, &upload->put, &err) !=
                INSPAN_OK) {
@@ -67,7 +69,7 @@ static upload_t *begin_upload(service_t *service, rpc_call_t *call, const Inspan
     return upload;
 }
 
-void files_put(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+void transfer_put(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const Inspan__V1__FileChunk *chunk = (const Inspan__V1__FileChunk *)message;
     upload_t *upload = rpc_call_data(call);
@@ -81,7 +83,7 @@ void files_put(void *context, rpc_call_t *call, const ProtobufCMessage *message)
     service_fail(call, &err);
 }
 
-void files_put_half_close(void *context, rpc_call_t *call)
+void transfer_put_half_close(void *context, rpc_call_t *call)
 {
     const service_t *service = context;
     upload_t *upload = rpc_call_data(call);
@@ -104,7 +106,7 @@ void files_put_half_close(void *context, rpc_call_t *call)
     rpc_call_reply(call, &reply.base);
 }
 
-void files_put_closed(void *context, rpc_call_t *call)
+void transfer_put_closed(void *context, rpc_call_t *call)
 {
     service_t *service = context;
     upload_t *upload = rpc_call_data(call);
@@ -114,7 +116,9 @@ void files_put_closed(void *context, rpc_call_t *call)
     free(upload);
 }
 
-/* ---- Get ---- */
+/* ---- Get
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct download {
     int fd;
@@ -171,7 +175,7 @@ static void pump(rpc_call_t *call, download_t *download)
     free(buffer);
 }
 
-void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+void transfer_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
@@ -195,14 +199,14 @@ void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
     pump(call, download);
 }
 
-void files_get_writable(void *context, rpc_call_t *call)
+void transfer_get_writable(void *context, rpc_call_t *call)
 {
     (void)context;
     download_t *download = rpc_call_data(call);
     if (download != NULL && !download->over) pump(call, download);
 }
 
-void files_get_closed(void *context, rpc_call_t *call)
+void transfer_get_closed(void *context, rpc_call_t *call)
 {
     (void)context;
     download_t *download = rpc_call_data(call);

@@ -1,0 +1,403 @@
+#include "agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/internal.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "platform/os/os_file.h"
+#include "platform/os/os_time.h"
+
+enum { EXIT_OK = 0, EXIT_USER = 1, EXIT_CLUSTER = 2, INBOX_MESSAGES = 256 };
+
+static const ns_t tick_period = 100 * NS_PER_MS;
+static const ns_t default_timeout = 5 * NS_PER_S;
+static const ns_t end_bound =
+    6 * NS_PER_S; /* 2 s for SIGTERM, 2 s for SIGKILL, the rest for a slow machine */
+
+/* ---- Sending
+ * ----------------------------------------------------------------------------------------------------- */
+
+void agent_send(agent_t *agent, const ProtobufCMessage *message)
+{
+    if (agent->stream == NULL) return;
+    /* Never wait: heartbeats are small, and a manager that takes none for so long that the queue is full is
+     * gone. */
+    if (rpc_stream_send(agent->stream, message, 0, NULL) != INSPAN_OK) rpc_stream_cancel(agent->stream);
+}
+
+/* ---- The session
+ * --------------------------------------------------------------------------------------------------- */
+
+static void on_up(agent_t *agent, link_up_t *up)
+{
+    if (agent->half_closed) { /* the good-bye is said: no new session */
+        rpc_stream_cancel(up->stream);
+        free(up);
+        return;
+    }
+    agent->stream = up->stream;
+    agent->up_at = os_now();
+    agent->registered = false;
+    snprintf(agent->address, sizeof agent->address, "%s", up->address);
+    free(up);
+    messages_send_register(agent);
+}
+
+static void begin_end(agent_t *agent, int exit_code, const char *reason)
+{
+    if (agent->ending) return;
+    agent->ending = true;
+    agent->exit_code = exit_code;
+    agent->end_by = os_now() + end_bound;
+    agent_core_stop_all(agent->core, os_now(), reason);
+}
+
+static void on_down(agent_t *agent, inspan_error_t *err)
+{
+    bool was_registered = agent->registered;
+    agent->stream = NULL;
+    agent->registered = false;
+    agent_core_link(agent->core, os_now(), false);
+    link_let_go(agent->link);
+    if (err == NULL || agent->ending) {
+        if (agent->half_closed) loop_stop(agent->loop); /* the manager has heard the good-bye */
+        free(err);
+        return;
+    }
+    if (err->status == INSPAN_AUTH || err->status == INSPAN_VERSION) {
+        fprintf(stderr, "inspan: node %s cannot join the cluster at %s: %s\n", agent->name,
+                agent->options->manager, err->text);
+        begin_end(agent, EXIT_USER, "the manager refused this node");
+    } else if (was_registered || !agent->told_down) {
+        log_warn("no session with the manager at %s: %s; trying on", agent->options->manager, err->text);
+        agent->told_down = true;
+    }
+    free(err);
+}
+
+static void keep_id(agent_t *agent)
+{
+    char path[PATH_MAX], text[80];
+    inspan_error_t err;
+    snprintf(path, sizeof path, "%.3900s/id", agent->folder);
+    int n = snprintf(text, sizeof text, "%s\n", agent->node_id);
+    if (os_file_write(path, text, (size_t)n, 0600, &err) != INSPAN_OK)
+        log_warn("%s: this node will have another id after a restart", err.text);
+}
+
+static void on_beat(void *context)
+{
+    agent_t *agent = context;
+    if (agent->registered) messages_send_heartbeat(agent);
+}
+
+static void on_registered(agent_t *agent, const Inspan__V1__Registered *reply)
+{
+    if (reply->node_id[0] != '\0' && strcmp(reply->node_id, agent->node_id) != 0) {
+        snprintf(agent->node_id, sizeof agent->node_id, "%s", reply->node_id);
+        keep_id(agent);
+    }
+    if (reply->name[0] != '\0') snprintf(agent->name, sizeof agent->name, "%s", reply->name);
+    if (reply->failure_timeout_ns >= NS_PER_S) agent->failure_timeout = reply->failure_timeout_ns;
+    ns_t period = reply->heartbeat_ns >= 10 * NS_PER_MS ? reply->heartbeat_ns : agent->failure_timeout / 5;
+    if (period != agent->heartbeat) {
+        loop_timer_stop(agent->beat);
+        agent->beat = NULL;
+        inspan_error_t err;
+        agent->heartbeat = period;
+        if (loop_timer(agent->loop, period, period, on_beat, agent, &agent->beat, &err) != INSPAN_OK)
+            begin_end(agent, EXIT_CLUSTER, err.text);
+    }
+    agent_core_configure(agent->core, agent->name, agent->address, agent->threads, agent->options->first_port,
+                         agent->options->last_port);
+    agent->registered = true;
+    agent->told_down = false;
+    agent_core_link(agent->core, os_now(), true);
+    log_info("registered with the manager at %s as node %s, address %s", agent->options->manager, agent->name,
+             agent->address);
+}
+
+/* Message is freed, but where a worker's order keeps it. */
+static void on_message(agent_t *agent, Inspan__V1__AgentDown *message)
+{
+    const Inspan__V1__StopWorker *stop = message->stop;
+    switch (message->kind_case) {
+    case INSPAN__V1__AGENT_DOWN__KIND_REGISTERED: on_registered(agent, message->registered); break;
+    case INSPAN__V1__AGENT_DOWN__KIND_START:
+        if (agent->ending) break;
+        process_start(agent, message);
+        return;
+    case INSPAN__V1__AGENT_DOWN__KIND_VIEW: messages_take_view(agent, message->view); break;
+    case INSPAN__V1__AGENT_DOWN__KIND_STOP:
+        agent_core_stop(agent->core, os_now(), stop->job_id, stop->rank, stop->kill, stop->reason);
+        break;
+    case INSPAN__V1__AGENT_DOWN__KIND_LOST: messages_take_lost(agent, message->lost); break;
+    case INSPAN__V1__AGENT_DOWN__KIND_LOG: push_start(agent, message->log); break;
+    default: log_debug("an order of a kind that this version does not know"); break;
+    }
+    inspan__v1__agent_down__free_unpacked(message, NULL);
+}
+
+static void on_inbox(void *context)
+{
+    agent_t *agent = context;
+    inbox_message_t message;
+    while (inbox_take(agent->inbox, &message, 0)) {
+        switch (message.kind) {
+        case LINK_UP: on_up(agent, message.payload); break;
+        case LINK_MESSAGE: on_message(agent, message.payload); break;
+        case LINK_DOWN: on_down(agent, message.payload); break;
+        case AGENT_TASK_DONE: task_finish(agent, message.payload); break;
+        case AGENT_PUSH_DONE: push_finish(agent, message.payload); break;
+        default: break;
+        }
+    }
+}
+
+/* What is left in the inbox when it closes. Tasks and pushes are joined by their owners before. */
+static void drop_message(const inbox_message_t *message)
+{
+    if (message->kind == LINK_MESSAGE) inspan__v1__agent_down__free_unpacked(message->payload, NULL);
+    if (message->kind == LINK_UP || message->kind == LINK_DOWN) free(message->payload);
+}
+
+static void wake_loop(void *context)
+{
+    loop_wake(((agent_t *)context)->loop);
+}
+
+/* ---- Time
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static void on_last_wait(void *context)
+{
+    loop_stop(((agent_t *)context)->loop);
+}
+
+/* Workers gone: say good-bye, and give it a moment to arrive. */
+static void finish_end(agent_t *agent, ns_t now)
+{
+    bool quiet = agent_core_running(agent->core) == 0;
+    if (!quiet && now < agent->end_by) return;
+    if (!quiet) log_error("workers of this node do not end: their processes stay behind");
+    if (!agent->half_closed && agent->stream != NULL) {
+        rpc_stream_half_close(agent->stream);
+        loop_timer(agent->loop, NS_PER_S, 0, on_last_wait, agent, &agent->last_wait, NULL);
+    }
+    bool waits = agent->stream != NULL && agent->last_wait != NULL;
+    agent->half_closed = true;
+    if (!waits) loop_stop(agent->loop);
+}
+
+static void on_tick(void *context)
+{
+    agent_t *agent = context;
+    ns_t now = os_now();
+    process_poll_all(agent);
+    agent_core_tick(agent->core, now);
+    ns_t patience = agent->failure_timeout > default_timeout ? agent->failure_timeout : default_timeout;
+    if (agent->stream != NULL && !agent->registered && now - agent->up_at > patience) {
+        agent->up_at = now; /* cancel once, not on each tick */
+        rpc_stream_cancel(agent->stream);
+    }
+    if (agent->ending) finish_end(agent, now);
+}
+
+static void on_end_signal(void *context)
+{
+    agent_t *agent = context;
+    char reason[160];
+    snprintf(reason, sizeof reason, "the agent of node %s was stopped", agent->name);
+    begin_end(agent, EXIT_OK, reason);
+}
+
+/* ---- Opening
+ * ------------------------------------------------------------------------------------------------------- */
+
+static int user_error(const inspan_error_t *err)
+{
+    fprintf(stderr, "inspan: %s\n", err->text);
+    return EXIT_USER;
+}
+
+/* One agent a folder; the lock goes with the process, however it ends. */
+static inspan_status_t lock_folder(const agent_t *agent, int *lock, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.3900s/lock", agent->folder);
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*lock < 0) return error_set_errno(err, INSPAN_IO, "cannot write %s", path);
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return INSPAN_OK;
+    close(*lock);
+    *lock = -1;
+    return error_set(err, INSPAN_EXISTS,
+                     "another agent runs on %s: stop it, or give this one a --dir of its own", agent->folder);
+}
+
+static inspan_status_t read_id(agent_t *agent, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    char *text = NULL;
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%.3900s/id", agent->folder);
+    if (os_file_read(path, 256, &text, &bytes, NULL) == INSPAN_OK) {
+        text[strcspn(text, "\n")] = '\0';
+        snprintf(agent->node_id, sizeof agent->node_id, "%s", text);
+    }
+    free(text);
+    if (agent->node_id[0] != '\0') return INSPAN_OK;
+    uint8_t r[16];
+    inspan_status_t status = os_random(r, sizeof r);
+    if (status != INSPAN_OK) return error_set(err, status, "the kernel gives no random numbers");
+    r[6] = (uint8_t)((r[6] & 0x0f) | 0x40); /* UUID version 4, RFC 9562 */
+    r[8] = (uint8_t)((r[8] & 0x3f) | 0x80);
+    snprintf(agent->node_id, sizeof agent->node_id,
+             "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", r[0], r[1], r[2], r[3],
+             r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13], r[14], r[15]);
+    keep_id(agent);
+    return INSPAN_OK;
+}
+
+/* A folder of ours that nobody else may enter: made, or found so. */
+static bool private_folder(const char *path)
+{
+    struct stat info;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) return false;
+    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
+           (info.st_mode & 077) == 0;
+}
+
+/* Sockets' paths are at most 107 bytes: the state folder if it is short enough, else the runtime folder, else
+ * /tmp. */
+static inspan_status_t find_runtime(agent_t *agent, inspan_error_t *err)
+{
+    enum { LONGEST = 107 - 1 - 20 - 1 - 10 }; /* "/JOB-RANK" */
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%.3900s/run", agent->folder);
+    if (!private_folder(parent))
+        return error_set_errno(err, INSPAN_IO, "cannot make the private folder %s", parent);
+    snprintf(agent->runtime, sizeof agent->runtime, "%s", parent);
+    if (strlen(agent->runtime) <= LONGEST) return INSPAN_OK;
+    for (int way = xdg != NULL && xdg[0] == '/' ? 0 : 1; way < 2; way++) {
+        if (way == 0)
+            snprintf(parent, sizeof parent, "%.3900s/inspan", xdg);
+        else
+            snprintf(parent, sizeof parent, "/tmp/inspan-%u", (unsigned)geteuid());
+        int n = snprintf(agent->runtime, sizeof agent->runtime, "%.3900s/%.8s", parent, agent->node_id);
+        if (n <= LONGEST && private_folder(parent) && private_folder(agent->runtime)) return INSPAN_OK;
+    }
+    return error_set(err, INSPAN_IO,
+                     "no private folder with a short path for sockets: tried %s; set XDG_RUNTIME_DIR",
+                     agent->runtime);
+}
+
+static inspan_status_t open_folder(agent_t *agent, int *lock, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    inspan_status_t status = os_mkdir_all(agent->options->folder, 0700, err);
+    if (status != INSPAN_OK) return status;
+    if (realpath(agent->options->folder, path) == NULL)
+        return error_set_errno(err, INSPAN_IO, "cannot use the folder %s", agent->options->folder);
+    if (strlen(path) > 3000)
+        return error_set(err, INSPAN_INVALID, "the path of the folder %.100s... is too long", path);
+    memcpy(agent->folder, path, sizeof agent->folder);
+    status = lock_folder(agent, lock, err);
+    if (status == INSPAN_OK) status = read_id(agent, err);
+    if (status == INSPAN_OK) status = find_runtime(agent, err);
+    return status;
+}
+
+static void set_identity(agent_t *agent)
+{
+    const agent_options_t *options = agent->options;
+    inventory_read("", agent->folder, &agent->inventory);
+    if (options->cores > 0) agent->inventory.usable_cores = options->cores;
+    agent->threads = inventory_threads(agent->inventory.usable_cores);
+    snprintf(agent->name, sizeof agent->name, "%s",
+             options->name != NULL && options->name[0] != '\0' ? options->name : agent->inventory.hostname);
+    agent->failure_timeout = default_timeout;
+    if (os_random(&agent->incarnation, sizeof agent->incarnation) != INSPAN_OK)
+        agent->incarnation = (uint64_t)os_wall_now();
+    agent_core_configure(agent->core, agent->name, "", agent->threads, options->first_port,
+                         options->last_port);
+}
+
+static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
+{
+    const agent_options_t *options = agent->options;
+    agent->core = agent_core_open(&process_actions, agent);
+    inspan_status_t status = loop_open(on_inbox, agent, &agent->loop, err);
+    if (status != INSPAN_OK) return status;
+    agent->inbox = inbox_open(INBOX_MESSAGES, wake_loop, agent, drop_message);
+    if (agent->core == NULL || agent->inbox == NULL)
+        return error_set(err, INSPAN_NO_MEMORY, "no memory for the agent");
+    set_identity(agent);
+    status = loop_signal(agent->loop, SIGTERM, on_end_signal, agent, err);
+    if (status == INSPAN_OK) status = loop_signal(agent->loop, SIGINT, on_end_signal, agent, err);
+    if (status == INSPAN_OK)
+        status = loop_timer(agent->loop, tick_period, tick_period, on_tick, agent, &agent->tick, err);
+    if (status == INSPAN_OK) status = rpc_client_open(options->manager, options->token, &agent->client, err);
+    if (status == INSPAN_OK)
+        status = link_open(agent->client, options->address, agent->inbox, &agent->link, err);
+    return status;
+}
+
+/* Threads first, so that nobody posts or uses the client when these go. */
+static void close_parts(agent_t *agent)
+{
+    if (agent->inbox != NULL) inbox_shut(agent->inbox);
+    agent->stream = NULL;
+    agent->registered = false;
+    link_close(agent->link);
+    for (agent_worker_t *worker = NULL;
+         agent->core != NULL && (worker = agent_core_each(agent->core, worker)) != NULL;) {
+        process_t *process = worker->shell;
+        if (process == NULL || process->task == NULL) continue;
+        task_abandon(process->task);
+        task_discard(process->task);
+        process->task = NULL;
+    }
+    push_cancel_all(agent);
+    agent_core_close(agent->core);
+    inbox_close(agent->inbox);
+    if (agent->client != NULL) rpc_client_close(agent->client);
+    loop_close(agent->loop);
+}
+
+int agent_main(const agent_options_t *options)
+{
+    inspan_error_t err = {.status = INSPAN_OK};
+    int lock = -1;
+    agent_t *agent = calloc(1, sizeof *agent);
+    if (agent == NULL) {
+        error_set(&err, INSPAN_NO_MEMORY, "no memory for the agent");
+        return user_error(&err);
+    }
+    log_set_component("agent");
+    signal(SIGPIPE, SIG_IGN);
+    agent->options = options;
+    pthread_mutex_init(&agent->fetching, NULL);
+    inspan_status_t status = open_folder(agent, &lock, &err);
+    if (status == INSPAN_OK) {
+        process_kill_leftovers(agent);
+        status = open_parts(agent, &err);
+        if (status == INSPAN_OK) loop_run(agent->loop);
+        close_parts(agent);
+    }
+    int exit_code = status == INSPAN_OK ? agent->exit_code : user_error(&err);
+    if (lock >= 0) close(lock);
+    pthread_mutex_destroy(&agent->fetching);
+    free(agent);
+    return exit_code;
+}

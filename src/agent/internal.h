@@ -1,0 +1,116 @@
+/*
+ * The agent's shell, shared by its parts: agent.c (loop, orders), process.c (a worker's process, socket and
+ * output), task.c (threads that fetch data and store results), log_push.c (logs to the manager), messages.c
+ * (protobuf). Everything here belongs to the loop thread, but where it says otherwise.
+ */
+#ifndef AGENT_INTERNAL_H
+#define AGENT_INTERNAL_H
+
+#include <limits.h>
+#include <pthread.h>
+
+#include "agent/agent.h"
+#include "agent/core.h"
+#include "agent/inbox.h"
+#include "agent/link.h"
+#include "agent/transfer.h"
+#include "agent/worker_log.h"
+#include "inspan/v1/inspan.pb-c.h"
+#include "platform/host/inventory.h"
+#include "platform/host/loop.h"
+#include "platform/os/os_spawn.h"
+#include "rpc/rpc.h"
+
+#define AGENT_PROTOCOL_MAJOR 1
+#define AGENT_PROTOCOL_MINOR 0
+
+enum { AGENT_TASK_DONE = 10, AGENT_PUSH_DONE = 11 }; /* kinds of the inbox, besides link_event_t */
+enum { AGENT_PUSHES = 8 };                           /* logs that are sent at a time */
+
+typedef struct agent_task agent_task_t;
+typedef struct agent_push agent_push_t;
+
+typedef struct agent {
+    const agent_options_t *options;
+    char folder[PATH_MAX];  /* absolute */
+    char runtime[PATH_MAX]; /* where workers' sockets are */
+    char node_id[64], name[INSPAN_NAME_MAX], address[64];
+    uint64_t incarnation;
+    inventory_t inventory;
+    uint32_t threads;
+
+    loop_t *loop;
+    loop_timer_t *tick, *beat, *last_wait;
+    inbox_t *inbox;
+    agent_core_t *core;
+    rpc_client_t *client;
+    link_t *link;
+
+    rpc_stream_t *stream; /* NULL: no session */
+    bool registered, was_registered, told_down;
+    ns_t up_at, heartbeat, failure_timeout;
+    uint64_t beats;
+
+    agent_push_t *pushes[AGENT_PUSHES];
+    pthread_mutex_t fetching; /* one data file at a time: two workers may want the same. Any thread */
+    bool ending, half_closed;
+    ns_t end_by;
+    int exit_code;
+} agent_t;
+
+/* ---- agent.c */
+void agent_send(agent_t *agent, const ProtobufCMessage *message); /* up; a full or broken stream is ended */
+
+/* ---- messages.c */
+void messages_send_register(agent_t *agent);
+void messages_send_report(agent_t *agent, const agent_worker_t *worker);
+void messages_send_heartbeat(agent_t *agent);
+void messages_take_view(agent_t *agent, const Inspan__V1__View *message);
+void messages_take_lost(agent_t *agent, const Inspan__V1__MemberLost *message);
+
+/* ---- process.c */
+
+typedef struct process {
+    agent_t *agent;
+    agent_worker_t *worker;
+    Inspan__V1__AgentDown *message; /* owns order */
+    Inspan__V1__StartWorker *order;
+    char folder[PATH_MAX - 512]; /* of this rank */
+    char log_path[PATH_MAX], socket_path[108], pid_path[PATH_MAX];
+    int listener, connection, output;
+    loop_watch_t *listener_watch, *connection_watch, *output_watch, *end_watch;
+    uint8_t *in, *out; /* (PROCESS_BUFFER) */
+    size_t in_used, out_used;
+    os_process_t process;
+    worker_log_t *log;
+    agent_task_t *task;
+    bool fresh; /* the only rank of its job here: what an earlier job of that number left goes */
+    uint64_t jobs_in_use[AGENT_WORKERS];
+    size_t n_jobs_in_use;
+} process_t;
+
+/* The manager's order to start a worker; message is taken over. */
+void process_start(agent_t *agent, Inspan__V1__AgentDown *message);
+void process_poll_all(agent_t *agent);        /* ends that no descriptor showed (kernels without pidfd) */
+extern const agent_actions_t process_actions; /* context: agent_t */
+
+/* Leftovers of an earlier life of this agent: kill -9 by recorded pid and start time. */
+void process_kill_leftovers(agent_t *agent);
+
+/* ---- task.c */
+
+typedef enum task_kind { TASK_PREPARE, TASK_UPLOAD } task_kind_t;
+
+/* Start a thread for this worker's files; its end arrives at task_finish. process stays valid until then. */
+inspan_status_t task_start(process_t *process, task_kind_t kind, inspan_error_t *err);
+void task_abandon(agent_task_t *task);
+void task_finish(agent_t *agent, agent_task_t *task); /* on the loop thread: tells the core */
+void task_discard(agent_task_t *task);                /* joins and frees without telling */
+
+/* ---- log_push.c */
+
+void push_start(agent_t *agent, const Inspan__V1__LogRequest *request);
+void push_finish(agent_t *agent, agent_push_t *push); /* AGENT_PUSH_DONE */
+void push_cancel_all(agent_t *agent);                 /* and joins */
+
+#endif
