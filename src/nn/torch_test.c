@@ -151,7 +151,8 @@ static void check_model(const json_t *entry, nn_dtype_t dtype)
     if (nn_model_backward(model, &batch, grads, NULL, NULL, &loss, &err) != INSPAN_OK)
         fail_msg("%s", err.text);
     if (!(fabs(loss - expected) <= (dtype == NN_FP32 ? 1e-6 : 1e-13) * expected))
-        fail_msg("%s: loss %.17g, expected %.17g", json_get_string(json_get(entry, "config"), "kind"), loss, expected);
+        fail_msg("%s: loss %.17g, expected %.17g", json_get_string(json_get(entry, "config"), "kind"), loss,
+                 expected);
     for (uint32_t i = 0; i < n; i++) {
         check_param(&params[i], json_get(json_get(entry, "grads"), params[i].name), grads[i], dtype);
         free(grads[i]);
