@@ -8,7 +8,7 @@
 #define QUERIES ((size_t)64) /* in a block */
 
 typedef struct job {
-    const REAL(attention_t) * shape;
+    const attention_t *shape;
     const real_t *qkv, *out_const, *dout, *lse_const;
     real_t *out, *lse, *dqkv;
 } job_t;
@@ -26,7 +26,7 @@ size_t REAL(attention_scratch)(size_t time)
 
 static void forward_head(const compute_t *c, const job_t *job, size_t head, real_t *scores)
 {
-    const REAL(attention_t) *s = job->shape;
+    const attention_t *s = job->shape;
     size_t width = s->heads * s->head, ld = 3 * width;
     const real_t *q = job->qkv + head / s->heads * s->time * ld + head % s->heads * s->head;
     const real_t *k = q + width, *v = k + width;
@@ -51,8 +51,8 @@ static void forward_part(const compute_t *c, void *context, size_t first, size_t
     for (size_t head = first; head < end; head++) forward_head(c, job, head, scratch);
 }
 
-void REAL(attention_forward)(const compute_t *c, const REAL(attention_t) * attention, const real_t *qkv,
-                             real_t *out, real_t *lse)
+void REAL(attention_forward)(const compute_t *c, const attention_t *attention, const real_t *qkv, real_t *out,
+                             real_t *lse)
 {
     job_t job = {.shape = attention, .qkv = qkv, .out = out, .lse = lse};
     REAL(compute_rows)(c, attention->samples * attention->heads, 1, forward_part, &job, NULL, 0, NULL, 0);
@@ -61,7 +61,7 @@ void REAL(attention_forward)(const compute_t *c, const REAL(attention_t) * atten
 /* The last block comes first: it writes the gradients of all keys and values, the others add to them. */
 static void backward_head(const compute_t *c, const job_t *job, size_t head, real_t *scratch)
 {
-    const REAL(attention_t) *s = job->shape;
+    const attention_t *s = job->shape;
     size_t width = s->heads * s->head, ld = 3 * width;
     size_t at = head / s->heads * s->time * width + head % s->heads * s->head;
     size_t at_qkv = head / s->heads * s->time * ld + head % s->heads * s->head;
@@ -94,7 +94,7 @@ static void backward_part(const compute_t *c, void *context, size_t first, size_
     for (size_t head = first; head < end; head++) backward_head(c, job, head, scratch);
 }
 
-void REAL(attention_backward)(const compute_t *c, const REAL(attention_t) * attention, const real_t *qkv,
+void REAL(attention_backward)(const compute_t *c, const attention_t *attention, const real_t *qkv,
                               const real_t *out, const real_t *lse, const real_t *dout, real_t *dqkv)
 {
     job_t job = {

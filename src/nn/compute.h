@@ -87,11 +87,13 @@ typedef struct REAL(attention) {
     real_t *scratch;
 } REAL(attention_t);
 
+typedef REAL(attention_t) attention_t;
+
 size_t REAL(attention_scratch)(size_t time);
-void REAL(attention_forward)(const compute_t *c, const REAL(attention_t) * attention, const real_t *qkv,
-                             real_t *out, real_t *lse);
+void REAL(attention_forward)(const compute_t *c, const attention_t *attention, const real_t *qkv, real_t *out,
+                             real_t *lse);
 /* dqkv (as qkv) = ; dout and out (as out). */
-void REAL(attention_backward)(const compute_t *c, const REAL(attention_t) * attention, const real_t *qkv,
+void REAL(attention_backward)(const compute_t *c, const attention_t *attention, const real_t *qkv,
                               const real_t *out, const real_t *lse, const real_t *dout, real_t *dqkv);
 
 #endif

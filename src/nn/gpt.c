@@ -150,7 +150,7 @@ static void forward_layer(nn_model_t *model, uint32_t index, size_t samples, siz
     layer_t *l = &gpt->layers[index];
     size_t n = samples * time, dim = model->config.dim, heads = model->config.heads;
 #define W(which) weight(model, block_param(index, which))
-    REAL(attention_t) attention = {samples, time, heads, dim / heads, gpt->scratch};
+    attention_t attention = {samples, time, heads, dim / heads, gpt->scratch};
     REAL(layernorm_forward)(c, n, dim, l->input, W(LN1_W), W(LN1_B), l->ln1, l->mean1, l->rstd1);
     REAL(linear_forward)(c, n, dim, 3 * dim, l->ln1, W(QKV_W), 0, l->qkv);
     REAL(bias_add)(c, n, 3 * dim, W(QKV_B), l->qkv);
@@ -282,7 +282,7 @@ static void backward_attention(nn_model_t *model, const model_pass_t *pass, uint
     layer_t *l = &gpt->layers[index];
     size_t dim = model->config.dim, heads = model->config.heads, time = model->config.context;
     size_t n = pass->batch->samples * time;
-    REAL(attention_t) attention = {pass->batch->samples, time, heads, dim / heads, gpt->scratch};
+    attention_t attention = {pass->batch->samples, time, heads, dim / heads, gpt->scratch};
     REAL(bias_backward)(c, n, dim, gpt->dresidual, G(PROJ_B));
     DONE(PROJ_B);
     REAL(linear_backward_weight)(c, n, dim, dim, l->heads, gpt->dresidual, G(PROJ_W));
