@@ -21,8 +21,7 @@ struct nn_data {
     uint32_t *labels; /* (largest) */
 };
 
-/* ---- The order of samples
- * ------------------------------------------------------------------------------------------- */
+/* ---- The order of samples -------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x)
 {
@@ -61,9 +60,7 @@ static uint64_t window_start(const nn_data_t *data, uint64_t pass, uint64_t k)
     return rng_below(&rng, shifts) + k * context;
 }
 
-/* ---- Opening
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 /* The end of a text is held out, so that no window crosses from one part into the other. */
 static inspan_status_t split_text(nn_data_t *data, const char *path, inspan_error_t *err)
@@ -214,9 +211,7 @@ uint64_t nn_data_validation_samples(const nn_data_t *data)
     return data->held;
 }
 
-/* ---- Batches
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Batches --------------------------------------------------------------------------------- */
 
 inspan_status_t nn_data_reserve(nn_data_t *data, uint32_t largest)
 {

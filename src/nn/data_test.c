@@ -57,8 +57,7 @@ static nn_data_t *opened(const nn_data_config_t *config)
     return data;
 }
 
-/* ---- The order
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- The order ------------------------------------------------------------------------------- */
 
 static void every_pass_has_each_sample_once(void **state)
 {
@@ -83,9 +82,7 @@ static void every_pass_has_each_sample_once(void **state)
     assert_int_equal(data_permute(1, 7, 1000000007, 123456789), 590608923);
 }
 
-/* ---- Text
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
 enum { TEXT_BYTES = 5000, CONTEXT = 16 };
 
@@ -195,9 +192,7 @@ static void short_and_unreadable_texts(void **state)
     refused(&config, INSPAN_INVALID, "held-out share");
 }
 
-/* ---- IDX
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- IDX ------------------------------------------------------------------------------------- */
 
 static size_t put_u32(uint8_t *to, uint32_t value)
 {
@@ -313,9 +308,7 @@ static void broken_idx_files(void **state)
     refused(&config, INSPAN_INVALID, "need a file of labels");
 }
 
-/* ---- CSV
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- CSV ------------------------------------------------------------------------------------- */
 
 static nn_data_config_t csv_config(const char *text)
 {

@@ -17,8 +17,7 @@
 #define CONFIG_MAX         (1u << 20)
 #define LAYER_NORM_EPSILON 1e-5
 
-/* ---- config.json
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- config.json ----------------------------------------------------------------------------- */
 
 static void describe_gpt(const nn_model_config_t *config, json_t *out)
 {
@@ -195,9 +194,7 @@ static inspan_status_t read_config(const char *path, nn_model_config_t *config, 
     return status;
 }
 
-/* ---- The folder
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- The folder ------------------------------------------------------------------------------ */
 
 static inspan_status_t path_in(const char *folder, const char *name, char path[PATH_MAX], inspan_error_t *err)
 {

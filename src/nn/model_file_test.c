@@ -55,8 +55,7 @@ static void put(const char *name, const char *text)
     assert_int_equal(os_file_write(path, text, strlen(text), 0600, &err), INSPAN_OK);
 }
 
-/* ---- Save and load
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Save and load --------------------------------------------------------------------------- */
 
 static void a_saved_model_is_the_same_one(void **state)
 {
@@ -138,9 +137,7 @@ static void broken_configs_are_refused(void **state)
     assert_int_equal(nn_model_load("/nonexistent", 1, 1, &back, &err), INSPAN_NOT_FOUND);
 }
 
-/* ---- Generating
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Generating ------------------------------------------------------------------------------ */
 
 typedef struct text {
     uint8_t bytes[64];

@@ -26,8 +26,7 @@ static size_t dtype_bytes(nn_dtype_t dtype)
     return dtype == NN_FP64 ? sizeof(double) : sizeof(float);
 }
 
-/* ---- The schedule
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- The schedule ---------------------------------------------------------------------------- */
 
 double nn_learning_rate(const nn_optimizer_config_t *config, uint64_t step)
 {
@@ -38,9 +37,7 @@ double nn_learning_rate(const nn_optimizer_config_t *config, uint64_t step)
     return config->min_lr + (config->lr - config->min_lr) * (0.5 * (1 + optimizer_cos_pi(progress)));
 }
 
-/* ---- Opening
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static const char *const moment_names[2][MOMENTS_MAX] = {
     [NN_SGD] = {"momentum_buffer", NULL},
@@ -150,9 +147,7 @@ uint32_t nn_optimizer_state(const nn_optimizer_t *optimizer, const nn_param_t **
     return optimizer->n_moments * optimizer->n_params;
 }
 
-/* ---- One step
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- One step -------------------------------------------------------------------------------- */
 
 static double global_norm(const nn_optimizer_t *optimizer, const void *const *grad_sums)
 {

@@ -17,8 +17,7 @@
 
 static inspan_error_t err;
 
-/* ---- Golden bits
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Golden bits ----------------------------------------------------------------------------- */
 
 enum { ELEMENTS = 1003, GOLDEN_STEPS = 20 }; /* odd: every kernel has a tail */
 
@@ -128,8 +127,7 @@ static void tails_and_unaligned_arrays(void **state)
     }
 }
 
-/* ---- PyTorch's figures
- * ------------------------------------------------------------------------------------------------ */
+/* ---- PyTorch's figures ----------------------------------------------------------------------- */
 
 static const char *const names[] = {"matrix", "bias", "odd"};
 
@@ -215,8 +213,7 @@ static void agrees_with_pytorch(void **state)
     free(text);
 }
 
-/* ---- Schedule, limits
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Schedule, limits ------------------------------------------------------------------------ */
 
 static void own_routines_are_exact_enough(void **state)
 {

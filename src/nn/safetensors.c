@@ -21,9 +21,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they lie in memory");
 _Static_assert(sizeof(float) == 4 && sizeof(double) == 8, "F32 and F64");
 
-/* ---- Writing
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 static json_t *describe(const nn_param_t *tensor, nn_dtype_t dtype, uint64_t begin, uint64_t bytes)
 {
@@ -85,9 +83,7 @@ inspan_status_t nn_safetensors_write(const char *path, const nn_param_t *tensors
     return status;
 }
 
-/* ---- Reading
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 typedef struct reader {
     const char *path;

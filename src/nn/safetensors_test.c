@@ -46,8 +46,7 @@ static nn_param_t tensor(const char *name, uint32_t n_dims, uint64_t a, uint64_t
     return param;
 }
 
-/* ---- There and back; the reference's file
- * ------------------------------------------------------------------------------ */
+/* ---- There and back; the reference's file ---------------------------------------------------- */
 
 static void reads_what_it_wrote(void **state)
 {
@@ -101,8 +100,7 @@ static void reads_the_reference_writers_file(void **state)
     assert_non_null(strstr(err.text, "has shape (2, 3), expected (3, 2)"));
 }
 
-/* ---- Hostile files
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Hostile files --------------------------------------------------------------------------- */
 
 static void put_file(uint64_t length, const char *header, size_t header_bytes, size_t data_bytes)
 {

@@ -105,8 +105,7 @@ const job_field_t *job_fields(size_t *n)
     return fields;
 }
 
-/* ---- One field from text
- * ---------------------------------------------------------------------------------------- */
+/* ---- One field from text --------------------------------------------------------------------- */
 
 static bool is_choice(const char *choices, const char *value)
 {
@@ -288,8 +287,7 @@ void job_defaults(job_config_t *job)
         if (fields[i].initial != NULL) set_field(job, &fields[i], fields[i].initial, NULL);
 }
 
-/* ---- The flat text
- * ----------------------------------------------------------------------------------------------- */
+/* ---- The flat text --------------------------------------------------------------------------- */
 
 static int format_value(const job_config_t *job, const job_field_t *field, char *text, size_t size)
 {
@@ -356,8 +354,7 @@ inspan_status_t job_parse(const char *text, job_config_t *job, inspan_error_t *e
     return INSPAN_OK;
 }
 
-/* ---- What no single field shows
- * ----------------------------------------------------------------------------------- */
+/* ---- What no single field shows -------------------------------------------------------------- */
 
 typedef struct later {
     size_t offset;
@@ -441,8 +438,7 @@ inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspa
     return INSPAN_OK;
 }
 
-/* ---- Configs of the parts
- * ------------------------------------------------------------------------------------------ */
+/* ---- Configs of the parts -------------------------------------------------------------------- */
 
 static nn_dtype_t dtype_of(const job_config_t *job)
 {

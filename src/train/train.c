@@ -41,7 +41,7 @@ static void on_progress(void *context, const inspan_progress_t *progress)
     inspan_worker_progress(context, progress);
 }
 
-static inspan_status_t save(const trainer_t *trainer, const char *folder, inspan_error_t *err)
+static inspan_status_t save(trainer_t *trainer, const char *folder, inspan_error_t *err)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/out", folder) >= (int)sizeof path)
@@ -66,7 +66,7 @@ static inspan_status_t train(inspan_worker_t *worker, const char *folder, const 
     if (status != INSPAN_OK) return status;
     printf("%s\n", nn_gemm_report());
     status = trainer_run(trainer, err);
-    if (status == INSPAN_OK && inspan_comm_rank(options.comm) == 0) status = save(trainer, folder, err);
+    if (status == INSPAN_OK) status = save(trainer, folder, err);
     if (status == INSPAN_OK) {
         *summary = trainer_summary(trainer);
         if (*summary == NULL) status = error_set(err, INSPAN_NO_MEMORY, "no memory for the summary");

@@ -12,8 +12,7 @@
 #include "platform/os/os_time.h"
 #include "train/trainer_internal.h"
 
-/* ---- Opening
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 /* Half of the machine's memory, or of what the control group leaves: activations shall not push the owner
  * out. */
@@ -138,25 +137,27 @@ void trainer_close(trainer_t *trainer)
     free(trainer);
 }
 
-inspan_status_t trainer_save(const trainer_t *trainer, const char *folder, inspan_error_t *err)
-{
-    return nn_model_save(trainer->model, folder, err);
-}
-
 const nn_model_t *trainer_model(const trainer_t *trainer)
 {
     return trainer->model;
 }
 
-/* ---- Failures
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 inspan_status_t trainer_fail(trainer_t *trainer, inspan_error_t *err)
 {
     inspan_cause_t cause;
     if (!inspan_comm_cause(trainer->comm, &cause)) inspan_comm_abort(trainer->comm, err->text);
     return err->status;
+}
+
+inspan_status_t trainer_fault(const trainer_t *trainer, inspan_status_t status, const char *what,
+                              inspan_error_t *err)
+{
+    inspan_cause_t cause;
+    if (inspan_comm_cause(trainer->comm, &cause))
+        return error_set(err, cause.status, "%s: %s", what, cause.text);
+    return error_set(err, status, "%s: %s", what, inspan_status_text(status));
 }
 
 inspan_status_t trainer_wait(trainer_t *trainer, inspan_op_t *op, const char *what, inspan_error_t *err)
@@ -169,16 +170,10 @@ inspan_status_t trainer_wait(trainer_t *trainer, inspan_op_t *op, const char *wh
         if (status == INSPAN_OK) status = INSPAN_TIMEOUT;
     }
     trainer->exposed += os_now() - start;
-    if (status == INSPAN_OK) return INSPAN_OK;
-    inspan_cause_t cause;
-    if (inspan_comm_cause(trainer->comm, &cause))
-        return error_set(err, cause.status, "%s: %s", what, cause.text);
-    return error_set(err, status, "%s: %s", what, inspan_status_text(status));
+    return status == INSPAN_OK ? INSPAN_OK : trainer_fault(trainer, status, what, err);
 }
 
-/* ---- One step
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- One step -------------------------------------------------------------------------------- */
 
 /* After a failure in mid-step: finish sees that gradients are missing, gives up for all and waits for what
  * was begun. */
@@ -257,9 +252,7 @@ static inspan_status_t run_step(trainer_t *trainer, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-/* ---- The run
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static bool is_due(uint64_t every, const trainer_t *trainer)
 {
@@ -301,4 +294,17 @@ inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err)
         trainer_fail(trainer, err);
     }
     return status;
+}
+
+inspan_status_t trainer_save(trainer_t *trainer, const char *folder, inspan_error_t *err)
+{
+    static const char what[] = "waiting for the model to be saved";
+    inspan_error_t unused;
+    inspan_op_t *op = NULL;
+    if (err == NULL) err = &unused;
+    if (trainer->rank == 0 && nn_model_save(trainer->model, folder, err) != INSPAN_OK)
+        return trainer_fail(trainer, err);
+    inspan_status_t status = inspan_barrier(trainer->comm, &op);
+    return status == INSPAN_OK ? trainer_wait(trainer, op, what, err)
+                               : trainer_fault(trainer, status, what, err);
 }

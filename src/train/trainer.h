@@ -52,8 +52,10 @@ void trainer_close(trainer_t *trainer);
  */
 inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err);
 
-/* model.safetensors and config.json into folder. */
-inspan_status_t trainer_save(const trainer_t *trainer, const char *folder, inspan_error_t *err);
+/* Rank 0 writes model.safetensors and config.json into folder; all ranks return when that is done (or
+ * failed), so that none says it is finished while the result is not there. IO on rank 0, its cause on the
+ * others. */
+inspan_status_t trainer_save(trainer_t *trainer, const char *folder, inspan_error_t *err);
 
 /* This rank's summary as JSON text; the caller frees. NULL: no memory. */
 char *trainer_summary(const trainer_t *trainer);

@@ -8,8 +8,7 @@
 #include "platform/os/os_time.h"
 #include "train/trainer_internal.h"
 
-/* ---- Held-out loss
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Held-out loss --------------------------------------------------------------------------- */
 
 static inspan_status_t evaluate_share(trainer_t *trainer, double sums[EVALUATE_SUM], inspan_error_t *err)
 {
@@ -34,6 +33,7 @@ static inspan_status_t evaluate_share(trainer_t *trainer, double sums[EVALUATE_S
 
 inspan_status_t trainer_evaluate(trainer_t *trainer, inspan_error_t *err)
 {
+    static const char what[] = "adding up the held-out loss";
     double mine[EVALUATE_SUM] = {0}, all[EVALUATE_SUM] = {0};
     inspan_op_t *op = NULL;
     if (nn_data_validation_samples(trainer->data) == 0) return INSPAN_OK;
@@ -42,10 +42,8 @@ inspan_status_t trainer_evaluate(trainer_t *trainer, inspan_error_t *err)
     if (status != INSPAN_OK) return status;
     trainer->evaluation_compute += os_now() - start;
     status = inspan_allreduce(trainer->comm, mine, all, EVALUATE_SUM, INSPAN_FP64, INSPAN_SUM, &op);
-    if (status == INSPAN_OK)
-        status = trainer_wait(trainer, op, "adding up the held-out loss", err);
-    else
-        status = error_set(err, status, "adding up the held-out loss: %s", inspan_status_text(status));
+    status = status == INSPAN_OK ? trainer_wait(trainer, op, what, err)
+                                 : trainer_fault(trainer, status, what, err);
     trainer->evaluation += os_now() - start;
     if (status != INSPAN_OK) return status;
     trainer->validation = all[0] / all[1];
@@ -53,8 +51,7 @@ inspan_status_t trainer_evaluate(trainer_t *trainer, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-/* ---- The same weights
- * --------------------------------------------------------------------------------------------------- */
+/* ---- The same weights ------------------------------------------------------------------------ */
 
 uint64_t trainer_hash(const trainer_t *trainer)
 {
@@ -67,6 +64,7 @@ uint64_t trainer_hash(const trainer_t *trainer)
 
 inspan_status_t trainer_compare(trainer_t *trainer, inspan_error_t *err)
 {
+    static const char what[] = "comparing weights";
     /* Halves of 32 bits are exact in fp64, and a sum with zeros is a gather that every schedule does. */
     const size_t n = (size_t)trainer->world * 2;
     inspan_op_t *op = NULL;
@@ -75,9 +73,8 @@ inspan_status_t trainer_compare(trainer_t *trainer, inspan_error_t *err)
     trainer->hashes[0][2 * trainer->rank + 1] = (double)(uint32_t)(trainer->param_hash >> 32);
     inspan_status_t status = inspan_allreduce(trainer->comm, trainer->hashes[0], trainer->hashes[1], n,
                                               INSPAN_FP64, INSPAN_SUM, &op);
-    if (status != INSPAN_OK)
-        return error_set(err, status, "comparing weights: %s", inspan_status_text(status));
-    status = trainer_wait(trainer, op, "comparing weights", err);
+    status = status == INSPAN_OK ? trainer_wait(trainer, op, what, err)
+                                 : trainer_fault(trainer, status, what, err);
     if (status != INSPAN_OK) return status;
     char odd[128];
     if (trainer_odd_ones(trainer->hashes[1], trainer->world, odd, sizeof odd) == 0) return INSPAN_OK;

@@ -42,6 +42,11 @@ struct trainer {
     ns_t line_at;                        /* when the last line for people was written */
 };
 
+/* A collective on `what` failed with status: the communicator's cause as text, where it has one. Gives err's
+ * status. */
+inspan_status_t trainer_fault(const trainer_t *trainer, inspan_status_t status, const char *what,
+                              inspan_error_t *err);
+
 /* Wait for op within TRAIN_WAIT; the time counts as exposed. A failure's text is the communicator's cause. */
 inspan_status_t trainer_wait(trainer_t *trainer, inspan_op_t *op, const char *what, inspan_error_t *err);
 
