@@ -82,8 +82,9 @@ void rpc_client_close(rpc_client_t *client);
 const char *rpc_client_target(const rpc_client_t *client);
 
 /* The address of this machine from which packets to the manager leave (kernel's choice of source), numeric.
- * UNREACHABLE: no route. */
-inspan_status_t rpc_client_local_address(const rpc_client_t *client, char *address, size_t size,
+ * Sends nothing; blocks only to resolve the manager's name, the first time and after its connection failed.
+ * UNREACHABLE: no route, or no such name. */
+inspan_status_t rpc_client_local_address(rpc_client_t *client, char *address, size_t size,
                                          inspan_error_t *err);
 
 /* Unary, blocking. *reply: protobuf_c_message_free_unpacked(reply, NULL). UNREACHABLE (names the address),

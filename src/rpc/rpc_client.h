@@ -3,6 +3,7 @@
 #define RPC_RPC_CLIENT_H
 
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include "rpc/rpc_internal.h"
 
@@ -13,10 +14,14 @@ struct rpc_client {
     char host[256], port[8];
     grpc_metadata authorization;
 
-    pthread_mutex_t lock; /* of the three below */
+    pthread_mutex_t lock; /* of all below */
     grpc_channel *channel;
     grpc_completion_queue *queue; /* of all streams; made with the first */
     pthread_t thread;
+    /* The manager's address, as the name was last resolved: kept as long as the channel, so that a machine
+     * whose name service is down can still ask for its own address. */
+    struct sockaddr_storage manager;
+    socklen_t manager_length; /* 0: not known */
 };
 
 /* A call that will make a connection attempt of its own if the last one failed: never an old failure, never a
