@@ -383,6 +383,9 @@ static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
             err, INSPAN_UNSUPPORTED,
             "checkpoint.every: checkpoints while training are not in this version; set it to 0 (the "
             "trained model is written at the end)");
+    if (job->nodes.labels[0] != '\0')
+        return error_set(err, INSPAN_UNSUPPORTED,
+                         "nodes.labels: choosing nodes by label is not in this version");
     if (job->nodes.gpu[0] != '\0' && strcmp(job->nodes.gpu, "none") != 0)
         return error_set(err, INSPAN_UNSUPPORTED,
                          "nodes.gpu: native training on a GPU is not in this version");

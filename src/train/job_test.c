@@ -4,9 +4,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "platform/os/os_file.h"
 
 static inspan_error_t err;
 
@@ -142,6 +145,7 @@ static void faults_of_several_fields(void **state)
         {"sync.exactness", "relaxed", INSPAN_UNSUPPORTED, "relaxed"},
         {"on_loss", "drop", INSPAN_UNSUPPORTED, "drop"},
         {"checkpoint.every", "200", INSPAN_UNSUPPORTED, "checkpoint.every"},
+        {"nodes.labels", "fast", INSPAN_UNSUPPORTED, "nodes.labels"},
         {"nodes.gpu", "cuda", INSPAN_UNSUPPORTED, "nodes.gpu"},
     };
     job_config_t good;
@@ -181,6 +185,28 @@ static void micro_batches_stay_in_the_share(void **state)
     assert_int_equal(job_micro_batch(&job, 64), 3);
 }
 
+/* docs/jobs.md has a row for each field, with its default and meaning, and for no other. */
+static void the_documentation_has_every_field(void **state)
+{
+    (void)state;
+    char *text = NULL, row[256];
+    size_t bytes = 0, n = 0, rows = 0;
+    const job_field_t *fields = job_fields(&n);
+    if (os_file_read("docs/jobs.md", 1 << 20, &text, &bytes, &err) != INSPAN_OK) fail_msg("%s", err.text);
+    for (size_t i = 0; i < n; i++) {
+        const char *initial = fields[i].initial == NULL      ? "(required)"
+                              : fields[i].initial[0] == '\0' ? "(none)"
+                                                             : fields[i].initial;
+        snprintf(row, sizeof row, "\n| `%s` | %s | %s |\n", fields[i].key, initial, fields[i].help);
+        if (strstr(text, row) == NULL) fail_msg("docs/jobs.md lacks the row:%s", row);
+    }
+    const char *end = strstr(text, "## Models");
+    assert_non_null(end);
+    for (const char *at = strstr(text, "\n| `"); at != NULL && at < end; at = strstr(at + 1, "\n| `")) rows++;
+    assert_int_equal(rows, n);
+    free(text);
+}
+
 static void memory_counts_every_copy(void **state)
 {
     (void)state;
@@ -210,7 +236,7 @@ int main(void)
         cmocka_unit_test(every_field_has_a_good_default), cmocka_unit_test(values_are_checked),
         cmocka_unit_test(flat_text_goes_there_and_back),  cmocka_unit_test(broken_flat_text_is_refused),
         cmocka_unit_test(faults_of_several_fields),       cmocka_unit_test(micro_batches_stay_in_the_share),
-        cmocka_unit_test(memory_counts_every_copy),
+        cmocka_unit_test(memory_counts_every_copy),       cmocka_unit_test(the_documentation_has_every_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -242,10 +242,10 @@ static inspan_status_t run_step(trainer_t *trainer, inspan_error_t *err)
     status = nn_optimizer_apply(trainer->optimizer, trainer->reduced, (double)result.samples, trainer->step,
                                 &norm, err);
     if (status != INSPAN_OK) return trainer_fail(trainer, err);
-    trainer->compute += os_now() - start;
     trainer->loss = result.loss_sum / (double)result.samples;
     if (trainer->step == 0) trainer->loss_first = trainer->loss;
     trainer->param_hash = trainer_hash(trainer);
+    trainer->compute += os_now() - start;
     if (trainer->hooks.applied != NULL)
         trainer->hooks.applied(trainer->hooks.context, trainer->step, trainer->param_hash);
     trainer->step++;

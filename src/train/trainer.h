@@ -48,7 +48,8 @@ inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **train
 void trainer_close(trainer_t *trainer);
 
 /* All steps. ABORTED: cancelled; MISMATCH: weights differ between ranks (names them); INVALID: it diverged;
- * or the communicator's cause. After a failure the communicator is poisoned, so that the others end as well.
+ * or the communicator's cause. After a failure no rank goes on: either all see it, or the communicator is
+ * poisoned.
  */
 inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err);
 
