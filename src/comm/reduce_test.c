@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -216,6 +218,58 @@ static void every_half_and_brain_float_survives_adding_zero(void **state)
         }
 }
 
+/* All 65536 values of a 16-bit type plus each of a few, by every instruction set: rounding has no untried
+ * case. */
+static void all_sixteen_bit_values_agree(void **state)
+{
+    (void)state;
+    enum { ALL = 65536 };
+    static uint16_t want[ALL], got[ALL], other[ALL];
+    const uint16_t others[] = {0x0001, 0x1001, 0x3c00, 0x3f80, 0x8400,
+                               0xbb80, 0x7bff, 0x7f7f, 0xfc00, 0xff80};
+    for (size_t o = 0; o < sizeof others / sizeof others[0]; o++)
+        for (inspan_dtype_t dtype = INSPAN_FP16; dtype <= INSPAN_BF16; dtype++) {
+            for (uint32_t i = 0; i < ALL; i++) want[i] = (uint16_t)i, other[i] = others[o];
+            reduce_apply_isa(REDUCE_SCALAR, dtype, INSPAN_SUM, want, other, ALL);
+            for (reduce_isa_t isa = REDUCE_AVX2; isa < REDUCE_ISAS; isa++) {
+                for (uint32_t i = 0; i < ALL; i++) got[i] = (uint16_t)i;
+                reduce_apply_isa(isa, dtype, INSPAN_SUM, got, other, ALL);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+}
+
+/* What a fresh process with this $INSPAN_ISA uses. */
+static reduce_isa_t isa_with(const char *cap)
+{
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (cap != NULL)
+            setenv("INSPAN_ISA", cap, 1);
+        else
+            unsetenv("INSPAN_ISA");
+        _exit((int)reduce_isa());
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return (reduce_isa_t)WEXITSTATUS(status);
+}
+
+/* Before any other test calls reduce_isa in this process. */
+static void the_environment_caps_the_set(void **state)
+{
+    (void)state;
+    const reduce_isa_t best = isa_with(NULL);
+    assert_true(best < REDUCE_ISAS);
+    assert_int_equal(isa_with("scalar"), REDUCE_SCALAR);
+    assert_true(isa_with("avx2") == (best < REDUCE_AVX2 ? best : REDUCE_AVX2));
+    assert_true(isa_with("avx512") == best);
+    assert_true(isa_with("") == best);
+    assert_true(isa_with("mmx") == best); /* warned about, ignored */
+}
+
 static void same_memory_doubles(void **state)
 {
     (void)state;
@@ -240,9 +294,11 @@ static void sizes_and_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_environment_caps_the_set),
         cmocka_unit_test(vector_kernels_give_the_scalar_bits),
         cmocka_unit_test(scalar_kernels_are_right),
         cmocka_unit_test(every_half_and_brain_float_survives_adding_zero),
+        cmocka_unit_test(all_sixteen_bit_values_agree),
         cmocka_unit_test(same_memory_doubles),
         cmocka_unit_test(sizes_and_names),
     };

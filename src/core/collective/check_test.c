@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "core/collective/schedule.h"
 
-enum { MOST_RANKS = 17 };
+enum { MOST_RANKS = 17, MANY_RANKS = 66 };
 
 static void build_all(const sched_request_t *asked, schedule_t **ranks)
 {
@@ -49,7 +49,7 @@ static sched_request_t ask(sched_collective_t collective, sched_algorithm_t algo
 
 static void must_be_right(const sched_request_t *request)
 {
-    schedule_t *ranks[MOST_RANKS];
+    schedule_t *ranks[MANY_RANKS];
     inspan_error_t err;
     build_all(request, ranks);
     if (check(ranks, request->world, &err) != INSPAN_OK)
@@ -97,6 +97,18 @@ static void every_schedule_is_proved(void **state)
                     must_be_right(&request);
                 }
     }
+}
+
+static void many_ranks_are_proved(void **state)
+{
+    (void)state;
+    for (uint32_t world = 33; world <= MANY_RANKS; world *= 2)
+        for (sched_collective_t collective = 0; collective <= SCHED_BARRIER; collective++)
+            for (sched_algorithm_t algorithm = 0; algorithm < SCHED_ALGORITHMS; algorithm++) {
+                if (!sched_supports(collective, algorithm)) continue;
+                const sched_request_t request = ask(collective, algorithm, world, 40 * world + 1);
+                must_be_right(&request);
+            }
 }
 
 /* ---- Faults of one operation
@@ -556,6 +568,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_is_proved),
+        cmocka_unit_test(many_ranks_are_proved),
         cmocka_unit_test(every_planted_fault_is_found),
         cmocka_unit_test(another_order_of_adding_is_found),
         cmocka_unit_test(a_lost_contribution_is_found),
