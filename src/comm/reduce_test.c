@@ -229,6 +229,8 @@ static void all_sixteen_bit_values_agree(void **state)
                                0xbb80, 0x7bff, 0x7f7f, 0xfc00, 0xff80};
     for (size_t o = 0; o < sizeof others / sizeof others[0]; o++)
         for (inspan_dtype_t dtype = INSPAN_FP16; dtype <= INSPAN_BF16; dtype++) {
+            if (is_nan(dtype, (const uint8_t *)&others[o]))
+                continue; /* which of two NaNs survives is not fixed */
             for (uint32_t i = 0; i < ALL; i++) want[i] = (uint16_t)i, other[i] = others[o];
             reduce_apply_isa(REDUCE_SCALAR, dtype, INSPAN_SUM, want, other, ALL);
             for (reduce_isa_t isa = REDUCE_AVX2; isa < REDUCE_ISAS; isa++) {
