@@ -96,14 +96,21 @@ static void stop(manager_t *manager)
     explicit_bzero(manager->token, sizeof manager->token);
 }
 
+/* SIGUSR1 is ours: it wakes the waiting thread when the server has ended without a signal. */
+static void our_signals(sigset_t *signals)
+{
+    sigemptyset(signals);
+    sigaddset(signals, SIGTERM);
+    sigaddset(signals, SIGINT);
+    sigaddset(signals, SIGUSR1);
+}
+
 static void *wait_for_signal(void *context)
 {
     manager_t *manager = context;
     sigset_t signals;
     int which = 0;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
+    our_signals(&signals);
     while (sigwait(&signals, &which) != 0) {
     }
     log_info("stops on signal %d", which);
@@ -130,9 +137,7 @@ int manager_main(const manager_options_t *options)
     sigset_t signals, before;
     log_set_component("manager");
     /* blocked before gRPC makes its threads, which inherit the mask */
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
+    our_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal(SIGPIPE, SIG_IGN);
 
@@ -151,7 +156,7 @@ int manager_main(const manager_options_t *options)
         fprintf(stderr, "inspan: %s\n", err.text);
     }
     if (waiting) {
-        pthread_kill(waiter, SIGTERM); /* if it still waits */
+        pthread_kill(waiter, SIGUSR1); /* if it still waits */
         pthread_join(waiter, NULL);
     }
     stop(&manager);

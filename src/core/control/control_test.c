@@ -15,8 +15,7 @@
 #define S  NS_PER_S
 #define MS NS_PER_MS
 
-/* ---- Liveness
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Liveness ---- */
 
 static void a_silent_node_is_lost_once(void **state)
 {
@@ -77,8 +76,7 @@ static void a_stall_of_our_own_is_forgiven(void **state)
     assert_true(liveness_check(&node, 13 * S, 5 * S));
 }
 
-/* ---- Jobs: a harness that carries out actions into counters
- * -------------------------------------------------------- */
+/* ---- Jobs: a harness that carries out actions into counters ---- */
 
 #define WORLD 8
 

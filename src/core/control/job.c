@@ -90,8 +90,7 @@ inspan_status_t control_job_restore(control_job_t *job, control_state_t state, c
     return INSPAN_OK;
 }
 
-/* ---- The end
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- The end ---- */
 
 bool control_job_over(const control_job_t *job)
 {
@@ -174,8 +173,7 @@ void control_end(control_job_t *job, control_state_t outcome, const char *reason
     control_maybe_over(job, now);
 }
 
-/* ---- Starting
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Starting ---- */
 
 static bool all_at_least(const control_job_t *job, control_rank_state_t state)
 {
@@ -228,8 +226,7 @@ static void start_timed_out(control_job_t *job, ns_t now)
     control_end(job, CONTROL_FAILED, text, &cause, now);
 }
 
-/* ---- Events
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Events ---- */
 
 /* A rank moves only forward, and only by word of the node that it was given to. */
 static bool take_report(control_job_t *job, const control_report_t *report)

@@ -180,7 +180,7 @@ static void rounds_keep_their_promises(void **state)
     (void)state;
     rng_t rng;
     rng_seed(&rng, 7, 0);
-    char names[12][8];
+    char names[12][16];
     for (uint32_t round = 0; round < 3000; round++) {
         sched_node_t nodes[12];
         sched_job_t jobs[5];

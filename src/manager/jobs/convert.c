@@ -24,7 +24,7 @@ void *convert_copy(const ProtobufCMessage *message)
 void convert_text(const char *text, char *copy, size_t size)
 {
     size_t n = 0;
-    for (; text != NULL && text[n] != '\0' && n + 1 < size; n++) {
+    for (; text != NULL && n + 1 < size && text[n] != '\0'; n++) {
         unsigned char c = (unsigned char)text[n];
         copy[n] = c < 0x20 || c == 0x7f ? ' ' : (char)c; /* UTF-8 stays, control characters go */
     }

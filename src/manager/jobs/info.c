@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "manager/jobs/cluster_internal.h"
 #include "manager/jobs/convert.h"
+#include "manager/jobs/fleet_internal.h"
 
-struct cluster_info {
+struct fleet_info {
     Inspan__V1__JobInfo message;
     Inspan__V1__Failure failure;
     Inspan__V1__Rank *ranks;
@@ -13,7 +13,7 @@ struct cluster_info {
     Inspan__V1__ResultFile **results;
 };
 
-static void fill_rank(const cluster_job_t *job, uint32_t r, bool whole, Inspan__V1__Rank *rank)
+static void fill_rank(const fleet_job_t *job, uint32_t r, bool whole, Inspan__V1__Rank *rank)
 {
     const control_rank_t *from = &job->control.ranks[r];
     const Inspan__V1__WorkerReport *report = job->reports != NULL ? job->reports[r] : NULL;
@@ -31,7 +31,7 @@ static void fill_rank(const cluster_job_t *job, uint32_t r, bool whole, Inspan__
     if (whole) rank->summary_json = report->summary_json;
 }
 
-static size_t count_results(const cluster_job_t *job)
+static size_t count_results(const fleet_job_t *job)
 {
     size_t n = 0;
     for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
@@ -39,7 +39,7 @@ static size_t count_results(const cluster_job_t *job)
     return n;
 }
 
-static void fill_results(const cluster_job_t *job, cluster_info_t *info)
+static void fill_results(const fleet_job_t *job, fleet_info_t *info)
 {
     for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
         for (size_t i = 0; job->reports[r] != NULL && i < job->reports[r]->n_results; i++)
@@ -47,17 +47,17 @@ static void fill_results(const cluster_job_t *job, cluster_info_t *info)
     info->message.results = info->results;
 }
 
-cluster_info_t *cluster_job_info(const cluster_job_t *job, bool whole)
+fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
 {
     const control_job_t *control = &job->control;
     size_t world = control->world, n_results = whole ? count_results(job) : 0;
-    cluster_info_t *info = calloc(1, sizeof *info);
+    fleet_info_t *info = calloc(1, sizeof *info);
     if (info == NULL) return NULL;
     info->ranks = calloc(world + 1, sizeof *info->ranks);
     info->pointers = calloc(world + 1, sizeof(Inspan__V1__Rank *));
     info->results = calloc(n_results + 1, sizeof(Inspan__V1__ResultFile *));
     if (info->ranks == NULL || info->pointers == NULL || info->results == NULL) {
-        cluster_info_free(info);
+        fleet_info_free(info);
         return NULL;
     }
     Inspan__V1__JobInfo *message = &info->message;
@@ -88,12 +88,12 @@ cluster_info_t *cluster_job_info(const cluster_job_t *job, bool whole)
     return info;
 }
 
-Inspan__V1__JobInfo *cluster_info_message(cluster_info_t *info)
+Inspan__V1__JobInfo *fleet_info_message(fleet_info_t *info)
 {
     return &info->message;
 }
 
-void cluster_info_free(cluster_info_t *info)
+void fleet_info_free(fleet_info_t *info)
 {
     if (info == NULL) return;
     free(info->ranks);

@@ -6,15 +6,15 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/protocol.h"
-#include "manager/jobs/cluster_internal.h"
 #include "manager/jobs/convert.h"
+#include "manager/jobs/fleet_internal.h"
 
 typedef struct loading {
-    cluster_t *cluster;
+    fleet_t *fleet;
     ns_t now;
     inspan_status_t status;
     inspan_error_t *err;
-    cluster_job_t *single; /* one job only, not into the list */
+    fleet_job_t *single; /* one job only, not into the list */
     bool only_one;
 } loading_t;
 
@@ -35,10 +35,10 @@ static void *unpack(const ProtobufCMessageDescriptor *type, registry_blob_t blob
 static bool load_node(void *context, const registry_node_t *row)
 {
     loading_t *loading = context;
-    cluster_node_t *node = calloc(1, sizeof *node);
+    fleet_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) return fail(loading, INSPAN_NO_MEMORY, "node", row->handle);
     node->registration = unpack(&inspan__v1__register__descriptor, row->registration);
-    if (node->registration == NULL || !VEC_PUSH(&loading->cluster->nodes, node)) {
+    if (node->registration == NULL || !VEC_PUSH(&loading->fleet->nodes, node)) {
         bool unreadable = node->registration == NULL;
         if (!unreadable) protobuf_c_message_free_unpacked(&node->registration->base, NULL);
         free(node);
@@ -97,13 +97,13 @@ static bool load_rank(void *context, const registry_rank_t *row)
 
 static bool take_view(void *context, const registry_view_t *row)
 {
-    cluster_job_t *job = context;
+    fleet_job_t *job = context;
     job->control.view = row->view;
     if (row->key.bytes == sizeof job->key) memcpy(job->key, row->key.data, sizeof job->key);
     return true;
 }
 
-static void take_row(cluster_job_t *job, const registry_job_t *row)
+static void take_row(fleet_job_t *job, const registry_job_t *row)
 {
     control_job_t *control = &job->control;
     snprintf(control->reason, sizeof control->reason, "%s", row->reason);
@@ -119,15 +119,15 @@ static void take_row(cluster_job_t *job, const registry_job_t *row)
 }
 
 /* Ranks, view and state of a job that was started before. */
-static inspan_status_t restore(loading_t *loading, cluster_job_t *job, control_state_t state,
+static inspan_status_t restore(loading_t *loading, fleet_job_t *job, control_state_t state,
                                control_state_t outcome)
 {
     control_job_t *control = &job->control;
     rank_list_t list = {.good = true};
     inspan_status_t status =
-        registry_each_rank(loading->cluster->registry, control->id, load_rank, &list, loading->err);
+        registry_each_rank(loading->fleet->registry, control->id, load_rank, &list, loading->err);
     if (status == INSPAN_OK)
-        status = registry_last_view(loading->cluster->registry, control->id, take_view, job, loading->err);
+        status = registry_last_view(loading->fleet->registry, control->id, take_view, job, loading->err);
     if (status == INSPAN_OK && !list.good) status = INSPAN_CORRUPT;
     if (status == INSPAN_OK)
         status = control_job_restore(control, state, outcome, list.ranks.items, (uint32_t)list.ranks.n,
@@ -154,7 +154,7 @@ static bool load_job(void *context, const registry_job_t *row)
     loading_t *loading = context;
     Inspan__V1__SubmitRequest *request = unpack(&inspan__v1__submit_request__descriptor, row->request);
     if (request == NULL) return fail(loading, INSPAN_CORRUPT, "job", row->id);
-    cluster_job_t *job = cluster_job_new(row->id, request);
+    fleet_job_t *job = fleet_job_new(row->id, request);
     protobuf_c_message_free_unpacked(&request->base, NULL);
     if (job == NULL) return fail(loading, INSPAN_NO_MEMORY, "job", row->id);
     take_row(job, row);
@@ -165,46 +165,45 @@ static bool load_job(void *context, const registry_job_t *row)
         loading->single = job;
         return true;
     }
-    if (status == INSPAN_OK && !VEC_PUSH(&loading->cluster->jobs, job)) status = INSPAN_NO_MEMORY;
+    if (status == INSPAN_OK && !VEC_PUSH(&loading->fleet->jobs, job)) status = INSPAN_NO_MEMORY;
     if (status == INSPAN_OK) return true;
-    cluster_job_free(job);
+    fleet_job_free(job);
     return fail(loading, status, "job", row->id);
 }
 
 /* A node that was gone before we died, and a job that did not hear of it any more. */
-static void tell_of_the_gone(cluster_t *cluster, ns_t now)
+static void tell_of_the_gone(fleet_t *fleet, ns_t now)
 {
-    for (size_t i = 0; i < cluster->nodes.n; i++) {
-        const cluster_node_t *node = cluster->nodes.items[i];
+    for (size_t i = 0; i < fleet->nodes.n; i++) {
+        const fleet_node_t *node = fleet->nodes.items[i];
         if (node->life.state != LIVENESS_LOST && node->life.state != LIVENESS_LEFT) continue;
-        for (size_t j = 0; j < cluster->jobs.n; j++) {
-            cluster_job_t *job = cluster->jobs.items[j];
+        for (size_t j = 0; j < fleet->jobs.n; j++) {
+            fleet_job_t *job = fleet->jobs.items[j];
             if (control_job_over(&job->control)) continue;
             control_job_node_gone(&job->control, node->handle, "it was lost before the manager restarted",
                                   now);
-            cluster_act(cluster, job, now);
+            fleet_act(fleet, job, now);
         }
     }
 }
 
-inspan_status_t cluster_load(cluster_t *cluster, ns_t now, inspan_error_t *err)
+inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err)
 {
-    loading_t loading = {.cluster = cluster, .now = now, .err = err};
-    inspan_status_t status = registry_each_node(cluster->registry, load_node, &loading, err);
+    loading_t loading = {.fleet = fleet, .now = now, .err = err};
+    inspan_status_t status = registry_each_node(fleet->registry, load_node, &loading, err);
     if (status == INSPAN_OK) status = loading.status;
     if (status == INSPAN_OK)
-        status = registry_each_job(cluster->registry, 0, CLUSTER_JOBS_KEPT, load_job, &loading, err);
+        status = registry_each_job(fleet->registry, 0, FLEET_JOBS_KEPT, load_job, &loading, err);
     if (status == INSPAN_OK) status = loading.status;
-    if (status == INSPAN_OK) tell_of_the_gone(cluster, now);
+    if (status == INSPAN_OK) tell_of_the_gone(fleet, now);
     return status;
 }
 
-inspan_status_t cluster_job_load(cluster_t *cluster, uint64_t id, ns_t now, cluster_job_t **job,
-                                 inspan_error_t *err)
+inspan_status_t fleet_job_load(fleet_t *fleet, uint64_t id, ns_t now, fleet_job_t **job, inspan_error_t *err)
 {
-    loading_t loading = {.cluster = cluster, .now = now, .err = err, .only_one = true};
+    loading_t loading = {.fleet = fleet, .now = now, .err = err, .only_one = true};
     if (id == 0) return error_set(err, INSPAN_INVALID, "jobs are numbered from 1");
-    inspan_status_t status = registry_each_job(cluster->registry, id, 1, load_job, &loading, err);
+    inspan_status_t status = registry_each_job(fleet->registry, id, 1, load_job, &loading, err);
     if (status == INSPAN_OK) status = loading.status;
     if (status != INSPAN_OK) return status;
     if (loading.single == NULL)

@@ -8,8 +8,8 @@
 #include "base/protocol.h"
 #include "core/sched/sched.h"
 #include "manager/jobs/address.h"
-#include "manager/jobs/cluster_internal.h"
 #include "manager/jobs/convert.h"
+#include "manager/jobs/fleet_internal.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
@@ -17,41 +17,41 @@
 #define NAME_LENGTH    40
 #define WORKERS_LISTED 64
 
-uint32_t cluster_n_nodes(const cluster_t *cluster)
+uint32_t fleet_n_nodes(const fleet_t *fleet)
 {
-    return (uint32_t)cluster->nodes.n;
+    return (uint32_t)fleet->nodes.n;
 }
 
-cluster_node_t *cluster_node_at(const cluster_t *cluster, uint32_t index)
+fleet_node_t *fleet_node_at(const fleet_t *fleet, uint32_t index)
 {
-    return cluster->nodes.items[index];
+    return fleet->nodes.items[index];
 }
 
-cluster_node_t *cluster_node_by_handle(const cluster_t *cluster, uint64_t handle)
+fleet_node_t *fleet_node_by_handle(const fleet_t *fleet, uint64_t handle)
 {
-    for (size_t i = 0; i < cluster->nodes.n; i++)
-        if (cluster->nodes.items[i]->handle == handle) return cluster->nodes.items[i];
+    for (size_t i = 0; i < fleet->nodes.n; i++)
+        if (fleet->nodes.items[i]->handle == handle) return fleet->nodes.items[i];
     return NULL;
 }
 
-static cluster_node_t *node_by_id(const cluster_t *cluster, const char *node_id)
+static fleet_node_t *node_by_id(const fleet_t *fleet, const char *node_id)
 {
-    for (size_t i = 0; i < cluster->nodes.n; i++)
-        if (strcmp(cluster->nodes.items[i]->node_id, node_id) == 0) return cluster->nodes.items[i];
+    for (size_t i = 0; i < fleet->nodes.n; i++)
+        if (strcmp(fleet->nodes.items[i]->node_id, node_id) == 0) return fleet->nodes.items[i];
     return NULL;
 }
 
-const cluster_job_t *cluster_job_on(const cluster_t *cluster, const cluster_node_t *node)
+const fleet_job_t *fleet_job_on(const fleet_t *fleet, const fleet_node_t *node)
 {
-    for (size_t i = 0; i < cluster->jobs.n; i++)
-        if (control_job_holds(&cluster->jobs.items[i]->control, node->handle)) return cluster->jobs.items[i];
+    for (size_t i = 0; i < fleet->jobs.n; i++)
+        if (control_job_holds(&fleet->jobs.items[i]->control, node->handle)) return fleet->jobs.items[i];
     return NULL;
 }
 
-const char *cluster_node_state(const cluster_t *cluster, const cluster_node_t *node)
+const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node)
 {
     switch (node->life.state) {
-    case LIVENESS_ATTACHED: return cluster_job_on(cluster, node) != NULL ? "busy" : "ready";
+    case LIVENESS_ATTACHED: return fleet_job_on(fleet, node) != NULL ? "busy" : "ready";
     case LIVENESS_DISCONNECTED: return "disconnected";
     case LIVENESS_LEFT: return "left";
     case LIVENESS_LOST: break;
@@ -59,22 +59,22 @@ const char *cluster_node_state(const cluster_t *cluster, const cluster_node_t *n
     return "lost";
 }
 
-static bool name_is_free(const cluster_t *cluster, const char *name, const cluster_node_t *self)
+static bool name_is_free(const fleet_t *fleet, const char *name, const fleet_node_t *self)
 {
-    for (size_t i = 0; i < cluster->nodes.n; i++)
-        if (cluster->nodes.items[i] != self && strcmp(cluster->nodes.items[i]->name, name) == 0) return false;
+    for (size_t i = 0; i < fleet->nodes.n; i++)
+        if (fleet->nodes.items[i] != self && strcmp(fleet->nodes.items[i]->name, name) == 0) return false;
     return true;
 }
 
 /* A name that fits the command line (--nodes A,B) and that no other node has. */
-static void choose_name(const cluster_t *cluster, const Inspan__V1__Register *message,
-                        const cluster_node_t *self, char *name, size_t size)
+static void choose_name(const fleet_t *fleet, const Inspan__V1__Register *message, const fleet_node_t *self,
+                        char *name, size_t size)
 {
     const char *wanted = message->name;
     if (wanted[0] == '\0' && message->inventory != NULL) wanted = message->inventory->hostname;
     char base[NAME_LENGTH + 1];
     size_t n = 0;
-    for (; wanted[n] != '\0' && n < NAME_LENGTH; n++) {
+    for (; n < NAME_LENGTH && wanted[n] != '\0'; n++) {
         char c = wanted[n];
         bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
                     c == '_';
@@ -83,11 +83,11 @@ static void choose_name(const cluster_t *cluster, const Inspan__V1__Register *me
     base[n] = '\0';
     if (n == 0) snprintf(base, sizeof base, "node");
     snprintf(name, size, "%s", base);
-    for (uint32_t suffix = 2; !name_is_free(cluster, name, self); suffix++)
+    for (uint32_t suffix = 2; !name_is_free(fleet, name, self); suffix++)
         snprintf(name, size, "%s-%u", base, suffix);
 }
 
-void cluster_store_node(cluster_t *cluster, cluster_node_t *node, const char *state)
+void fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state)
 {
     convert_packed_t packed = convert_pack(&node->registration->base);
     registry_node_t row = {.handle = node->handle,
@@ -100,14 +100,13 @@ void cluster_store_node(cluster_t *cluster, cluster_node_t *node, const char *st
                            .seen_wall = os_wall_now(),
                            .registration = {packed.data, packed.bytes}};
     inspan_error_t err;
-    if (packed.data == NULL || registry_put_node(cluster->registry, &row, &err) != INSPAN_OK)
+    if (packed.data == NULL || registry_put_node(fleet->registry, &row, &err) != INSPAN_OK)
         log_error("state of node %s is not stored: %s", node->name,
                   packed.data != NULL ? err.text : "no memory");
     free(packed.data);
 }
 
-/* ---- Registration
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Registration ---- */
 
 static inspan_status_t check_registration(const Inspan__V1__Register *message, inspan_error_t *err)
 {
@@ -134,7 +133,7 @@ static inspan_status_t check_registration(const Inspan__V1__Register *message, i
 
 /* The same id twice: a copied state folder (the first one lives), or the same agent again (its old stream is
  * dead). */
-static bool is_copy(const cluster_node_t *known, const Inspan__V1__Register *message, ns_t now)
+static bool is_copy(const fleet_node_t *known, const Inspan__V1__Register *message, ns_t now)
 {
     if (known->life.state != LIVENESS_ATTACHED || known->session == NULL) return false;
     if (known->incarnation == message->incarnation) return false;
@@ -151,7 +150,7 @@ static inspan_status_t make_id(char *id, size_t size, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-static inspan_status_t commit_registration(cluster_t *cluster, cluster_node_t *wanted, inspan_error_t *err)
+static inspan_status_t commit_registration(fleet_t *fleet, fleet_node_t *wanted, inspan_error_t *err)
 {
     convert_packed_t packed = convert_pack(&wanted->registration->base);
     if (packed.data == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
@@ -164,7 +163,7 @@ static inspan_status_t commit_registration(cluster_t *cluster, cluster_node_t *w
                            .registered_wall = wanted->registered_wall,
                            .seen_wall = os_wall_now(),
                            .registration = {packed.data, packed.bytes}};
-    inspan_status_t status = registry_put_node(cluster->registry, &row, err);
+    inspan_status_t status = registry_put_node(fleet->registry, &row, err);
     free(packed.data);
     wanted->handle = row.handle;
     return status;
@@ -172,8 +171,8 @@ static inspan_status_t commit_registration(cluster_t *cluster, cluster_node_t *w
 
 /* Everything is made ready in `wanted`, stored, and only then taken over: a failed call has changed nothing.
  */
-static inspan_status_t prepare(cluster_t *cluster, const Inspan__V1__Register *message, const char *peer,
-                               cluster_node_t *known, ns_t now, cluster_node_t *wanted, inspan_error_t *err)
+static inspan_status_t prepare(fleet_t *fleet, const Inspan__V1__Register *message, const char *peer,
+                               fleet_node_t *known, ns_t now, fleet_node_t *wanted, inspan_error_t *err)
 {
     memset(wanted, 0, sizeof *wanted);
     wanted->registration = convert_copy(&message->base);
@@ -183,11 +182,11 @@ static inspan_status_t prepare(cluster_t *cluster, const Inspan__V1__Register *m
         snprintf(wanted->node_id, sizeof wanted->node_id, "%s", known->node_id);
         snprintf(wanted->name, sizeof wanted->name, "%s", known->name);
     } else {
-        bool taken = node_by_id(cluster, message->node_id) != NULL;
+        bool taken = node_by_id(fleet, message->node_id) != NULL;
         if (taken && make_id(wanted->node_id, sizeof wanted->node_id, err) != INSPAN_OK)
             return INSPAN_INTERNAL;
         if (!taken) snprintf(wanted->node_id, sizeof wanted->node_id, "%s", message->node_id);
-        choose_name(cluster, message, known, wanted->name, sizeof wanted->name);
+        choose_name(fleet, message, known, wanted->name, sizeof wanted->name);
     }
     convert_text(address_of_node(message->address, peer), wanted->address, sizeof wanted->address);
     wanted->incarnation = message->incarnation;
@@ -199,10 +198,10 @@ static inspan_status_t prepare(cluster_t *cluster, const Inspan__V1__Register *m
                          "no routable address: the agent of %s says '%s' and comes from '%s'; give it "
                          "--address",
                          wanted->name, message->address, peer != NULL ? peer : "?");
-    return commit_registration(cluster, wanted, err);
+    return commit_registration(fleet, wanted, err);
 }
 
-static void tell_of_arrival(cluster_t *cluster, const cluster_node_t *node, bool copied, bool fresh)
+static void tell_of_arrival(fleet_t *fleet, const fleet_node_t *node, bool copied, bool fresh)
 {
     char text[256];
     if (copied)
@@ -212,7 +211,7 @@ static void tell_of_arrival(cluster_t *cluster, const cluster_node_t *node, bool
     else
         snprintf(text, sizeof text, "node %s %s from %s", node->name, fresh ? "joined" : "attached again",
                  node->address);
-    cluster_event(cluster, 0, node->handle, text);
+    fleet_event(fleet, 0, node->handle, text);
     log_info("%s", text);
     if (node->skew_s > 1 || node->skew_s < -1)
         log_warn("the clock of node %s is %.1f s %s: times in its logs are off, nothing else depends on it",
@@ -220,23 +219,23 @@ static void tell_of_arrival(cluster_t *cluster, const cluster_node_t *node, bool
                  node->skew_s > 0 ? "ahead" : "behind");
 }
 
-inspan_status_t cluster_register(cluster_t *cluster, const Inspan__V1__Register *message, const char *peer,
-                                 void *session, ns_t now, cluster_node_t **out, Inspan__V1__Registered *reply,
-                                 inspan_error_t *err)
+inspan_status_t fleet_register(fleet_t *fleet, const Inspan__V1__Register *message, const char *peer,
+                               void *session, ns_t now, fleet_node_t **out, Inspan__V1__Registered *reply,
+                               inspan_error_t *err)
 {
     inspan_status_t status = check_registration(message, err);
     if (status != INSPAN_OK) return status;
-    cluster_node_t *known = node_by_id(cluster, message->node_id);
+    fleet_node_t *known = node_by_id(fleet, message->node_id);
     bool copied = known != NULL && is_copy(known, message, now);
     if (copied) known = NULL;
-    if (known == NULL && cluster->nodes.n >= SCHED_NODES_MAX)
+    if (known == NULL && fleet->nodes.n >= SCHED_NODES_MAX)
         return error_set(err, INSPAN_LIMIT, "this cluster has %d nodes already", SCHED_NODES_MAX);
 
-    cluster_node_t *node = known != NULL ? known : calloc(1, sizeof *node);
-    cluster_node_t wanted = {0};
-    status = node != NULL ? prepare(cluster, message, peer, known, now, &wanted, err)
+    fleet_node_t *node = known != NULL ? known : calloc(1, sizeof *node);
+    fleet_node_t wanted = {0};
+    status = node != NULL ? prepare(fleet, message, peer, known, now, &wanted, err)
                           : error_set(err, INSPAN_NO_MEMORY, "out of memory");
-    if (status == INSPAN_OK && known == NULL && !VEC_PUSH(&cluster->nodes, node))
+    if (status == INSPAN_OK && known == NULL && !VEC_PUSH(&fleet->nodes, node))
         status = error_set(err, INSPAN_NO_MEMORY, "out of memory");
     if (status != INSPAN_OK) {
         if (wanted.registration != NULL) protobuf_c_message_free_unpacked(&wanted.registration->base, NULL);
@@ -248,39 +247,39 @@ inspan_status_t cluster_register(cluster_t *cluster, const Inspan__V1__Register 
     *node = wanted;
     node->session = session;
     if (old != NULL)
-        cluster->ports.drop(cluster->ports.context, old, INSPAN_ABORTED, "replaced by a newer stream");
-    tell_of_arrival(cluster, node, copied, known == NULL);
-    cluster->look_at_queue = true;
+        fleet->ports.drop(fleet->ports.context, old, INSPAN_ABORTED, "replaced by a newer stream");
+    tell_of_arrival(fleet, node, copied, known == NULL);
+    fleet->look_at_queue = true;
     *out = node;
     inspan__v1__registered__init(reply);
     reply->node_id = node->node_id;
     reply->name = node->name;
-    reply->cluster_id = (char *)registry_cluster_id(cluster->registry);
-    reply->manager_incarnation = registry_incarnation(cluster->registry);
+    reply->cluster_id = (char *)registry_cluster_id(fleet->registry);
+    reply->manager_incarnation = registry_incarnation(fleet->registry);
     reply->heartbeat_ns = HEARTBEAT_NS;
     reply->failure_timeout_ns = CLUSTER_FAILURE_TIMEOUT_NS;
     return INSPAN_OK;
 }
 
-void cluster_catch_up(cluster_t *cluster, cluster_node_t *node, const Inspan__V1__Register *message, ns_t now)
+void fleet_catch_up(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Register *message, ns_t now)
 {
     control_report_t reports[WORKERS_LISTED];
-    for (size_t j = 0; j < cluster->jobs.n; j++) {
-        cluster_job_t *job = cluster->jobs.items[j];
+    for (size_t j = 0; j < fleet->jobs.n; j++) {
+        fleet_job_t *job = fleet->jobs.items[j];
         uint32_t n = 0;
         for (size_t i = 0; i < message->n_workers; i++) {
             if (message->workers[i]->job_id != job->control.id) continue;
             if (!convert_report(message->workers[i], node->handle, &reports[n])) continue;
             if (reports[n].rank < job->control.world &&
                 job->control.ranks[reports[n].rank].node == node->handle)
-                cluster_keep_report(job, message->workers[i]);
+                fleet_keep_report(job, message->workers[i]);
             n++;
         }
         control_job_node_attached(&job->control, node->handle, reports, n, now);
-        cluster_act(cluster, job, now);
+        fleet_act(fleet, job, now);
     }
     for (size_t i = 0; i < message->n_workers; i++) {
-        if (cluster_job(cluster, message->workers[i]->job_id) != NULL) continue;
+        if (fleet_job(fleet, message->workers[i]->job_id) != NULL) continue;
         Inspan__V1__StopWorker stop = INSPAN__V1__STOP_WORKER__INIT;
         Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
         stop.job_id = message->workers[i]->job_id;
@@ -289,18 +288,15 @@ void cluster_catch_up(cluster_t *cluster, cluster_node_t *node, const Inspan__V1
         stop.reason = (char *)"the manager does not know this job";
         down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_STOP;
         down.stop = &stop;
-        cluster->ports.send(cluster->ports.context, node, &down);
+        fleet->ports.send(fleet->ports.context, node, &down);
     }
 }
 
-/* ---- Life
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Life ---- */
 
-void cluster_heartbeat(cluster_t *cluster, cluster_node_t *node, const Inspan__V1__Heartbeat *message,
-                       ns_t now)
+void fleet_heartbeat(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Heartbeat *message, ns_t now)
 {
-    (void)cluster;
+    (void)fleet;
     liveness_heard(&node->life, now);
     node->load = message->load;
     if (node->registration->inventory == NULL) return;
@@ -308,33 +304,33 @@ void cluster_heartbeat(cluster_t *cluster, cluster_node_t *node, const Inspan__V
     node->registration->inventory->on_battery = message->on_battery;
 }
 
-void cluster_broke(cluster_t *cluster, cluster_node_t *node, ns_t now)
+void fleet_broke(fleet_t *fleet, fleet_node_t *node, ns_t now)
 {
     node->session = NULL;
     if (node->life.state != LIVENESS_ATTACHED) return;
     liveness_broke(&node->life, now);
     log_info("the connection of node %s broke", node->name);
-    for (size_t i = 0; i < cluster->jobs.n; i++)
-        control_job_node_broke(&cluster->jobs.items[i]->control, node->handle);
+    for (size_t i = 0; i < fleet->jobs.n; i++)
+        control_job_node_broke(&fleet->jobs.items[i]->control, node->handle);
 }
 
-void cluster_node_gone(cluster_t *cluster, cluster_node_t *node, const char *text, ns_t now)
+void fleet_node_gone(fleet_t *fleet, fleet_node_t *node, const char *text, ns_t now)
 {
     char event[256];
     snprintf(event, sizeof event, "node %s: %s", node->name, text);
     log_info("%s", event);
-    for (size_t i = 0; i < cluster->jobs.n; i++) { /* the jobs first: their survivors wait for it */
-        control_job_node_gone(&cluster->jobs.items[i]->control, node->handle, text, now);
-        cluster_act(cluster, cluster->jobs.items[i], now);
+    for (size_t i = 0; i < fleet->jobs.n; i++) { /* the jobs first: their survivors wait for it */
+        control_job_node_gone(&fleet->jobs.items[i]->control, node->handle, text, now);
+        fleet_act(fleet, fleet->jobs.items[i], now);
     }
-    cluster_store_node(cluster, node, node->life.state == LIVENESS_LEFT ? "left" : "lost");
-    cluster_event(cluster, 0, node->handle, event);
-    cluster->look_at_queue = true;
+    fleet_store_node(fleet, node, node->life.state == LIVENESS_LEFT ? "left" : "lost");
+    fleet_event(fleet, 0, node->handle, event);
+    fleet->look_at_queue = true;
 }
 
-void cluster_left(cluster_t *cluster, cluster_node_t *node, ns_t now)
+void fleet_left(fleet_t *fleet, fleet_node_t *node, ns_t now)
 {
     node->session = NULL;
     liveness_left(&node->life, now);
-    cluster_node_gone(cluster, node, "its agent was stopped", now);
+    fleet_node_gone(fleet, node, "its agent was stopped", now);
 }

@@ -258,7 +258,7 @@ static void *hold_write_lock(void *argument)
     char byte = good ? 1 : 0;
     if (write(holder->ready[1], &byte, 1) != 1) good = false;
     struct timespec nap = {.tv_sec = holder->hold / NS_PER_S, .tv_nsec = holder->hold % NS_PER_S};
-    nanosleep(&nap, NULL); /* the lock's length is the thing under test */
+    nanosleep(&nap, NULL); /* not a wait: how long the lock is held is under test */
     sqlite3_exec(other, "ROLLBACK", NULL, NULL, NULL);
     sqlite3_close(other);
     return NULL;

@@ -170,8 +170,7 @@ inspan_status_t registry_put_event(registry_t *registry, ns_t wall, uint64_t job
     return end(registry, good, err);
 }
 
-/* ---- Reading
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Reading ---- */
 
 static const char *text_of(sqlite3_stmt *row, int column)
 {

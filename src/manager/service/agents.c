@@ -17,7 +17,7 @@
 
 struct session {
     rpc_call_t *call;
-    cluster_node_t *node; /* NULL: not registered yet, or not its session any more */
+    fleet_node_t *node; /* NULL: not registered yet, or not its session any more */
     ns_t opened;
     bool over;
     session_t *next;
@@ -45,7 +45,7 @@ static void end(session_t *session, inspan_status_t status, const char *text)
     rpc_call_finish(session->call, status, text);
 }
 
-bool agents_send(void *context, cluster_node_t *node, const Inspan__V1__AgentDown *message)
+bool agents_send(void *context, fleet_node_t *node, const Inspan__V1__AgentDown *message)
 {
     (void)context;
     session_t *session = node->session;
@@ -75,11 +75,10 @@ static void take_registration(service_t *service, session_t *session, const Insp
     }
     inspan_error_t err;
     Inspan__V1__Registered registered;
-    cluster_node_t *node = NULL;
+    fleet_node_t *node = NULL;
     ns_t now = os_now();
-    inspan_status_t status =
-        cluster_register(service->cluster, up->register_node, rpc_call_peer(session->call), session, now,
-                         &node, &registered, &err);
+    inspan_status_t status = fleet_register(service->fleet, up->register_node, rpc_call_peer(session->call),
+                                            session, now, &node, &registered, &err);
     if (status != INSPAN_OK) {
         log_warn("an agent at %s is refused: %s", rpc_call_peer(session->call), err.text);
         end(session, status, err.text);
@@ -89,7 +88,7 @@ static void take_registration(service_t *service, session_t *session, const Insp
     Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_REGISTERED;
     down.registered = &registered;
-    if (agents_send(service, node, &down)) cluster_catch_up(service->cluster, node, up->register_node, now);
+    if (agents_send(service, node, &down)) fleet_catch_up(service->fleet, node, up->register_node, now);
 }
 
 void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *message)
@@ -104,10 +103,10 @@ void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *
     }
     switch (up->kind_case) {
     case INSPAN__V1__AGENT_UP__KIND_HEARTBEAT:
-        cluster_heartbeat(service->cluster, session->node, up->heartbeat, os_now());
+        fleet_heartbeat(service->fleet, session->node, up->heartbeat, os_now());
         break;
     case INSPAN__V1__AGENT_UP__KIND_WORKER:
-        cluster_report(service->cluster, session->node, up->worker, os_now());
+        fleet_report(service->fleet, session->node, up->worker, os_now());
         break;
     case INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE: /* once a stream: a new address comes on a new stream */
         end(session, INSPAN_INVALID, "registered already on this stream");
@@ -121,9 +120,9 @@ void agents_on_half_close(void *context, rpc_call_t *call)
     service_t *service = context;
     session_t *session = rpc_call_data(call);
     if (session == NULL || session->over) return;
-    cluster_node_t *node = session->node;
+    fleet_node_t *node = session->node;
     session->node = NULL;
-    if (node != NULL) cluster_left(service->cluster, node, os_now());
+    if (node != NULL) fleet_left(service->fleet, node, os_now());
     end(session, INSPAN_OK, "");
 }
 
@@ -133,7 +132,7 @@ void agents_on_closed(void *context, rpc_call_t *call)
     session_t *session = rpc_call_data(call);
     if (session == NULL) return;
     if (session->node != NULL && session->node->session == session)
-        cluster_broke(service->cluster, session->node, os_now());
+        fleet_broke(service->fleet, session->node, os_now());
     for (session_t **at = &service->sessions; *at != NULL; at = &(*at)->next)
         if (*at == session) {
             *at = session->next;

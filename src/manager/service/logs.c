@@ -78,7 +78,7 @@ static void end_part(log_read_t *read, log_part_t *part)
 
 static bool ask(service_t *service, const Inspan__V1__LogRequest *wanted, log_part_t *part)
 {
-    cluster_node_t *node = cluster_node_by_handle(service->cluster, part->node);
+    fleet_node_t *node = fleet_node_by_handle(service->fleet, part->node);
     Inspan__V1__LogRequest request = INSPAN__V1__LOG_REQUEST__INIT;
     Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
     request.job_id = wanted->job_id;
@@ -91,7 +91,7 @@ static bool ask(service_t *service, const Inspan__V1__LogRequest *wanted, log_pa
     return node != NULL && agents_send(service, node, &down);
 }
 
-static log_read_t *open_read(service_t *service, rpc_call_t *call, const cluster_job_t *job, int32_t rank)
+static log_read_t *open_read(service_t *service, rpc_call_t *call, const fleet_job_t *job, int32_t rank)
 {
     log_read_t *read = calloc(1, sizeof *read);
     uint32_t world = job->control.world;
@@ -116,7 +116,7 @@ static log_read_t *open_read(service_t *service, rpc_call_t *call, const cluster
     return read;
 }
 
-static void start_read(service_t *service, rpc_call_t *call, const cluster_job_t *job,
+static void start_read(service_t *service, rpc_call_t *call, const fleet_job_t *job,
                        const Inspan__V1__LogRequest *wanted)
 {
     char text[256];
@@ -154,15 +154,14 @@ void logs_read(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     service_t *service = context;
     const Inspan__V1__LogRequest *wanted = (const Inspan__V1__LogRequest *)message;
-    cluster_job_t *job = cluster_job(service->cluster, wanted->job_id), *loaded = NULL;
+    fleet_job_t *job = fleet_job(service->fleet, wanted->job_id), *loaded = NULL;
     inspan_error_t err;
-    if (job == NULL &&
-        cluster_job_load(service->cluster, wanted->job_id, os_now(), &loaded, &err) != INSPAN_OK) {
+    if (job == NULL && fleet_job_load(service->fleet, wanted->job_id, os_now(), &loaded, &err) != INSPAN_OK) {
         service_fail(call, &err);
         return;
     }
     start_read(service, call, job != NULL ? job : loaded, wanted);
-    cluster_job_free(loaded);
+    fleet_job_free(loaded);
 }
 
 void logs_read_closed(void *context, rpc_call_t *call)
@@ -184,8 +183,8 @@ void logs_read_closed(void *context, rpc_call_t *call)
     free(read);
 }
 
-/* ---- The agents' side: a push knows only its request's number, so that the reader may go at any time
- * --------------- */
+/* ---- The agents' side: a push knows only its request's number, so that the reader may go at any time ----
+ */
 
 typedef struct push {
     uint64_t request_id;

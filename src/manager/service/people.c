@@ -14,15 +14,15 @@ static void reply_no_memory(rpc_call_t *call)
     rpc_call_finish(call, INSPAN_NO_MEMORY, "the manager is out of memory");
 }
 
-static void reply_job(rpc_call_t *call, const cluster_job_t *job)
+static void reply_job(rpc_call_t *call, const fleet_job_t *job)
 {
-    cluster_info_t *info = cluster_job_info(job, true);
+    fleet_info_t *info = fleet_job_info(job, true);
     if (info == NULL) {
         reply_no_memory(call);
         return;
     }
-    rpc_call_reply(call, &cluster_info_message(info)->base);
-    cluster_info_free(info);
+    rpc_call_reply(call, &fleet_info_message(info)->base);
+    fleet_info_free(info);
 }
 
 void people_info(void *context, rpc_call_t *call, const ProtobufCMessage *message)
@@ -39,14 +39,14 @@ void people_info(void *context, rpc_call_t *call, const ProtobufCMessage *messag
     rpc_call_reply(call, &info.base);
 }
 
-static void fill_node(const cluster_t *cluster, const cluster_node_t *from, ns_t now, Inspan__V1__Node *node)
+static void fill_node(const fleet_t *fleet, const fleet_node_t *from, ns_t now, Inspan__V1__Node *node)
 {
-    const cluster_job_t *job = cluster_job_on(cluster, from);
+    const fleet_job_t *job = fleet_job_on(fleet, from);
     inspan__v1__node__init(node);
     node->node_id = (char *)from->node_id;
     node->name = (char *)from->name;
     node->address = (char *)from->address;
-    node->state = (char *)cluster_node_state(cluster, from);
+    node->state = (char *)fleet_node_state(fleet, from);
     node->inventory = from->registration->inventory;
     node->last_heartbeat_ns_ago = now > from->life.heard ? now - from->life.heard : 0;
     node->registered_wall_ns = from->registered_wall;
@@ -59,14 +59,14 @@ void people_list_nodes(void *context, rpc_call_t *call, const ProtobufCMessage *
 {
     const service_t *service = context;
     (void)message;
-    uint32_t n = cluster_n_nodes(service->cluster);
+    uint32_t n = fleet_n_nodes(service->fleet);
     Inspan__V1__Node *nodes = calloc(n + 1, sizeof *nodes);
     Inspan__V1__Node **pointers = calloc(n + 1, sizeof(Inspan__V1__Node *));
     if (nodes != NULL && pointers != NULL) {
         Inspan__V1__NodeList list = INSPAN__V1__NODE_LIST__INIT;
         ns_t now = os_now();
         for (uint32_t i = 0; i < n; i++) {
-            fill_node(service->cluster, cluster_node_at(service->cluster, i), now, &nodes[i]);
+            fill_node(service->fleet, fleet_node_at(service->fleet, i), now, &nodes[i]);
             pointers[i] = &nodes[i];
         }
         list.n_nodes = n;
@@ -82,9 +82,9 @@ void people_list_nodes(void *context, rpc_call_t *call, const ProtobufCMessage *
 void people_submit(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     service_t *service = context;
-    cluster_job_t *job = NULL;
+    fleet_job_t *job = NULL;
     inspan_error_t err;
-    if (cluster_submit(service->cluster, (const Inspan__V1__SubmitRequest *)message, os_now(), &job, &err) !=
+    if (fleet_submit(service->fleet, (const Inspan__V1__SubmitRequest *)message, os_now(), &job, &err) !=
         INSPAN_OK)
         service_fail(call, &err);
     else
@@ -95,39 +95,39 @@ void people_list_jobs(void *context, rpc_call_t *call, const ProtobufCMessage *m
 {
     const service_t *service = context;
     (void)message;
-    uint32_t n = cluster_n_jobs(service->cluster);
+    uint32_t n = fleet_n_jobs(service->fleet);
     uint32_t first = n > JOBS_LISTED ? n - JOBS_LISTED : 0;
-    cluster_info_t *infos[JOBS_LISTED] = {NULL};
+    fleet_info_t *infos[JOBS_LISTED] = {NULL};
     Inspan__V1__JobInfo *pointers[JOBS_LISTED];
     Inspan__V1__JobList list = INSPAN__V1__JOB_LIST__INIT;
     bool good = true;
     for (uint32_t i = first; i < n && good; i++) {
-        cluster_info_t *info = cluster_job_info(cluster_job_at(service->cluster, i), false);
+        fleet_info_t *info = fleet_job_info(fleet_job_at(service->fleet, i), false);
         good = info != NULL;
         if (!good) break;
         infos[list.n_jobs] = info;
-        pointers[list.n_jobs++] = cluster_info_message(info);
+        pointers[list.n_jobs++] = fleet_info_message(info);
     }
     list.jobs = pointers;
     if (good)
         rpc_call_reply(call, &list.base);
     else
         reply_no_memory(call);
-    for (size_t i = 0; i < list.n_jobs; i++) cluster_info_free(infos[i]);
+    for (size_t i = 0; i < list.n_jobs; i++) fleet_info_free(infos[i]);
 }
 
 void people_get_job(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     service_t *service = context;
     uint64_t id = ((const Inspan__V1__JobRequest *)message)->id;
-    cluster_job_t *job = cluster_job(service->cluster, id), *loaded = NULL;
+    fleet_job_t *job = fleet_job(service->fleet, id), *loaded = NULL;
     inspan_error_t err;
-    if (job == NULL && cluster_job_load(service->cluster, id, os_now(), &loaded, &err) != INSPAN_OK) {
+    if (job == NULL && fleet_job_load(service->fleet, id, os_now(), &loaded, &err) != INSPAN_OK) {
         service_fail(call, &err);
         return;
     }
     reply_job(call, job != NULL ? job : loaded);
-    cluster_job_free(loaded);
+    fleet_job_free(loaded);
 }
 
 void people_cancel(void *context, rpc_call_t *call, const ProtobufCMessage *message)
@@ -136,13 +136,13 @@ void people_cancel(void *context, rpc_call_t *call, const ProtobufCMessage *mess
     uint64_t id = ((const Inspan__V1__JobRequest *)message)->id;
     char text[128];
     snprintf(text, sizeof text, "cancelled by a user at %.64s", rpc_call_peer(call));
-    cluster_job_t *job = NULL;
+    fleet_job_t *job = NULL;
     inspan_error_t err;
-    if (cluster_job(service->cluster, id) == NULL) {
+    if (fleet_job(service->fleet, id) == NULL) {
         people_get_job(context, call, message); /* ended long ago, or never heard of */
         return;
     }
-    if (cluster_cancel(service->cluster, id, text, os_now(), &job, &err) != INSPAN_OK)
+    if (fleet_cancel(service->fleet, id, text, os_now(), &job, &err) != INSPAN_OK)
         service_fail(call, &err);
     else
         reply_job(call, job);

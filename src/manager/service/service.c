@@ -50,21 +50,19 @@ static const rpc_method_t methods[] = {
      .server_streams = true,
      .on_message = logs_read,
      .on_closed = logs_read_closed},
-    {.path = "/inspan.v1.Files/Stat",
-     .request = &inspan__v1__file_id__descriptor,
-     .on_message = transfer_stat},
+    {.path = "/inspan.v1.Files/Stat", .request = &inspan__v1__file_id__descriptor, .on_message = files_stat},
     {.path = "/inspan.v1.Files/Put",
      .request = &inspan__v1__file_chunk__descriptor,
      .client_streams = true,
-     .on_message = transfer_put,
-     .on_half_close = transfer_put_half_close,
-     .on_closed = transfer_put_closed},
+     .on_message = files_put,
+     .on_half_close = files_put_half_close,
+     .on_closed = files_put_closed},
     {.path = "/inspan.v1.Files/Get",
      .request = &inspan__v1__file_id__descriptor,
      .server_streams = true,
-     .on_message = transfer_get,
-     .on_writable = transfer_get_writable,
-     .on_closed = transfer_get_closed},
+     .on_message = files_get,
+     .on_writable = files_get_writable,
+     .on_closed = files_get_closed},
 };
 
 const rpc_method_t *service_methods(uint32_t *n)
@@ -80,15 +78,15 @@ inspan_status_t service_open(const char *folder, registry_t *registry, ns_t now,
     if (service == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     service->registry = registry;
     service->started = now;
-    cluster_ports_t ports = {.context = service,
-                             .send = agents_send,
-                             .drop = agents_drop,
-                             .job_changed = watch_job_changed,
-                             .file_present = transfer_present};
+    fleet_ports_t ports = {.context = service,
+                           .send = agents_send,
+                           .drop = agents_drop,
+                           .job_changed = watch_job_changed,
+                           .file_present = files_present};
     char files[PATH_MAX];
     snprintf(files, sizeof files, "%.4000s/files", folder);
     inspan_status_t status = store_open(files, &service->store, err);
-    if (status == INSPAN_OK) status = cluster_open(registry, &ports, now, &service->cluster, err);
+    if (status == INSPAN_OK) status = fleet_open(registry, &ports, now, &service->fleet, err);
     if (status != INSPAN_OK) {
         service_close(service);
         return status;
@@ -100,7 +98,7 @@ inspan_status_t service_open(const char *folder, registry_t *registry, ns_t now,
 void service_close(service_t *service)
 {
     if (service == NULL) return;
-    cluster_close(service->cluster);
+    fleet_close(service->fleet);
     store_close(service->store);
     free(service);
 }
@@ -108,7 +106,7 @@ void service_close(service_t *service)
 void service_tick(void *context, ns_t now)
 {
     service_t *service = context;
-    cluster_tick(service->cluster, now);
+    fleet_tick(service->fleet, now);
     agents_tick(service, now);
     watch_tick(service, now);
     logs_tick(service, now);

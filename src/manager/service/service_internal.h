@@ -3,7 +3,7 @@
 #define MANAGER_SERVICE_INTERNAL_H
 
 #include "inspan/v1/inspan.pb-c.h"
-#include "manager/jobs/cluster.h"
+#include "manager/jobs/fleet.h"
 #include "manager/service/service.h"
 #include "manager/service/store.h"
 #include "platform/os/os_time.h"
@@ -14,7 +14,7 @@ typedef struct log_read log_read_t;
 
 struct service {
     registry_t *registry;
-    cluster_t *cluster;
+    fleet_t *fleet;
     store_t *store;
     ns_t started;
     session_t *sessions;
@@ -35,7 +35,7 @@ void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *
 void agents_on_half_close(void *context, rpc_call_t *call);
 void agents_on_closed(void *context, rpc_call_t *call);
 void agents_tick(service_t *service, ns_t now);
-bool agents_send(void *context, cluster_node_t *node, const Inspan__V1__AgentDown *message);
+bool agents_send(void *context, fleet_node_t *node, const Inspan__V1__AgentDown *message);
 void agents_drop(void *context, void *session, inspan_status_t status, const char *text);
 
 /* people.c */
@@ -49,7 +49,7 @@ void people_cancel(void *context, rpc_call_t *call, const ProtobufCMessage *mess
 /* watch.c */
 void watch_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void watch_on_closed(void *context, rpc_call_t *call);
-void watch_job_changed(void *context, cluster_job_t *job, const char *text, bool ended);
+void watch_job_changed(void *context, fleet_job_t *job, const char *text, bool ended);
 void watch_tick(service_t *service, ns_t now);
 
 /* logs.c */
@@ -60,14 +60,14 @@ void logs_push_half_close(void *context, rpc_call_t *call);
 void logs_push_closed(void *context, rpc_call_t *call);
 void logs_tick(service_t *service, ns_t now);
 
-/* transfer.c */
-void transfer_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message);
-void transfer_put(void *context, rpc_call_t *call, const ProtobufCMessage *message);
-void transfer_put_half_close(void *context, rpc_call_t *call);
-void transfer_put_closed(void *context, rpc_call_t *call);
-void transfer_get(void *context, rpc_call_t *call, const ProtobufCMessage *message);
-void transfer_get_writable(void *context, rpc_call_t *call);
-void transfer_get_closed(void *context, rpc_call_t *call);
-bool transfer_present(void *context, const char *hash, uint64_t bytes);
+/* files.c */
+void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void files_put(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void files_put_half_close(void *context, rpc_call_t *call);
+void files_put_closed(void *context, rpc_call_t *call);
+void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void files_get_writable(void *context, rpc_call_t *call);
+void files_get_closed(void *context, rpc_call_t *call);
+bool files_present(void *context, const char *hash, uint64_t bytes);
 
 #endif

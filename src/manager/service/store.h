@@ -11,8 +11,9 @@
 
 #include <inspan/status.h>
 
-#define STORE_FILE_MAX ((uint64_t)1000 * 1000 * 1000) /* results; data files have a lower cap at submission  \
-                                                       */
+#define STORE_FILE_MAX                                                                                       \
+    ((uint64_t)1000 * 1000 * 1000) /* results; data files have a lower cap at submission                     \
+                                    */
 #define STORE_HASH_TEXT  33
 #define STORE_DISK_SPARE ((uint64_t)64 << 20) /* never fill the disk that the registry needs */
 

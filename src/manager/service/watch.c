@@ -8,43 +8,43 @@
 
 struct watch {
     rpc_call_t *call;
-    cluster_job_t *job; /* NULL: has ended */
+    fleet_job_t *job; /* NULL: has ended */
     ns_t sent_at;
     bool dirty;
     watch_t *next; /* of the same job */
 };
 
-static void send_event(rpc_call_t *call, const cluster_job_t *job, const char *text, bool whole)
+static void send_event(rpc_call_t *call, const fleet_job_t *job, const char *text, bool whole)
 {
-    cluster_info_t *info = cluster_job_info(job, whole);
+    fleet_info_t *info = fleet_job_info(job, whole);
     if (info == NULL) {
         rpc_call_finish(call, INSPAN_NO_MEMORY, "the manager is out of memory");
         return;
     }
     Inspan__V1__JobEvent event = INSPAN__V1__JOB_EVENT__INIT;
-    event.job = cluster_info_message(info);
+    event.job = fleet_info_message(info);
     event.text = (char *)(text != NULL ? text : "");
     event.wall_ns = os_wall_now();
     if (rpc_call_send(call, &event.base) == INSPAN_LIMIT)
         rpc_call_finish(call, INSPAN_LIMIT, "the watcher does not read its stream");
-    cluster_info_free(info);
+    fleet_info_free(info);
 }
 
 void watch_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     service_t *service = context;
     uint64_t id = ((const Inspan__V1__JobRequest *)message)->id;
-    cluster_job_t *job = cluster_job(service->cluster, id), *loaded = NULL;
+    fleet_job_t *job = fleet_job(service->fleet, id), *loaded = NULL;
     inspan_error_t err;
-    if (job == NULL && cluster_job_load(service->cluster, id, os_now(), &loaded, &err) != INSPAN_OK) {
+    if (job == NULL && fleet_job_load(service->fleet, id, os_now(), &loaded, &err) != INSPAN_OK) {
         service_fail(call, &err);
         return;
     }
-    const cluster_job_t *shown = job != NULL ? job : loaded;
+    const fleet_job_t *shown = job != NULL ? job : loaded;
     send_event(call, shown, NULL, true);
-    if (control_job_over(&shown->control) && !shown->control.unstored) {
+    if (job == NULL || (control_job_over(&job->control) && !job->control.unstored)) {
         rpc_call_finish(call, INSPAN_OK, "");
-        cluster_job_free(loaded);
+        fleet_job_free(loaded);
         return;
     }
     watch_t *watch = calloc(1, sizeof *watch);
@@ -77,7 +77,7 @@ void watch_on_closed(void *context, rpc_call_t *call)
     free(watch);
 }
 
-void watch_job_changed(void *context, cluster_job_t *job, const char *text, bool ended)
+void watch_job_changed(void *context, fleet_job_t *job, const char *text, bool ended)
 {
     (void)context;
     for (watch_t *watch = job->watchers, *next; watch != NULL; watch = next) {
@@ -99,8 +99,8 @@ void watch_job_changed(void *context, cluster_job_t *job, const char *text, bool
 
 void watch_tick(service_t *service, ns_t now)
 {
-    for (uint32_t i = 0; i < cluster_n_jobs(service->cluster); i++) {
-        cluster_job_t *job = cluster_job_at(service->cluster, i);
+    for (uint32_t i = 0; i < fleet_n_jobs(service->fleet); i++) {
+        fleet_job_t *job = fleet_job_at(service->fleet, i);
         for (watch_t *watch = job->watchers; watch != NULL; watch = watch->next) {
             if (!watch->dirty || now - watch->sent_at < PROGRESS_PERIOD) continue;
             if (rpc_call_queued(watch->call) > SLOW_BYTES) continue;

@@ -12,14 +12,14 @@
 #define AHEAD_BYTES (1u << 20) /* so much may wait for a slow reader */
 #define PUTS_MAX    64
 
-bool transfer_present(void *context, const char *hash, uint64_t bytes)
+bool files_present(void *context, const char *hash, uint64_t bytes)
 {
     const service_t *service = context;
     uint64_t has = 0;
     return store_stat(service->store, hash, &has) == INSPAN_OK && has == bytes;
 }
 
-void transfer_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
@@ -33,9 +33,7 @@ void transfer_stat(void *context, rpc_call_t *call, const ProtobufCMessage *mess
     rpc_call_reply(call, &reply.base);
 }
 
-/* ---- Put
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Put ---- */
 
 typedef struct upload {
     store_put_t *put; /* NULL: the file is there already, what comes is not looked at; or over */
@@ -57,7 +55,7 @@ static upload_t *begin_upload(service_t *service, rpc_call_t *call, const Inspan
     rpc_call_set_data(call, upload);
     service->n_puts++;
     inspan_error_t err;
-    if (store_valid_hash(chunk->hash) && transfer_present(service, chunk->hash, chunk->total_bytes)) {
+    if (store_valid_hash(chunk->hash) && files_present(service, chunk->hash, chunk->total_bytes)) {
         snprintf(upload->hash, sizeof upload->hash, "%s", chunk->hash);
     } else if (store_put_begin(service->store, chunk->hash, chunk->total_bytes, &upload->put, &err) !=
                INSPAN_OK) {
@@ -69,7 +67,7 @@ static upload_t *begin_upload(service_t *service, rpc_call_t *call, const Inspan
     return upload;
 }
 
-void transfer_put(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+void files_put(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const Inspan__V1__FileChunk *chunk = (const Inspan__V1__FileChunk *)message;
     upload_t *upload = rpc_call_data(call);
@@ -83,7 +81,7 @@ void transfer_put(void *context, rpc_call_t *call, const ProtobufCMessage *messa
     service_fail(call, &err);
 }
 
-void transfer_put_half_close(void *context, rpc_call_t *call)
+void files_put_half_close(void *context, rpc_call_t *call)
 {
     const service_t *service = context;
     upload_t *upload = rpc_call_data(call);
@@ -106,7 +104,7 @@ void transfer_put_half_close(void *context, rpc_call_t *call)
     rpc_call_reply(call, &reply.base);
 }
 
-void transfer_put_closed(void *context, rpc_call_t *call)
+void files_put_closed(void *context, rpc_call_t *call)
 {
     service_t *service = context;
     upload_t *upload = rpc_call_data(call);
@@ -116,9 +114,7 @@ void transfer_put_closed(void *context, rpc_call_t *call)
     free(upload);
 }
 
-/* ---- Get
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Get ---- */
 
 typedef struct download {
     int fd;
@@ -175,7 +171,7 @@ static void pump(rpc_call_t *call, download_t *download)
     free(buffer);
 }
 
-void transfer_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
@@ -199,14 +195,14 @@ void transfer_get(void *context, rpc_call_t *call, const ProtobufCMessage *messa
     pump(call, download);
 }
 
-void transfer_get_writable(void *context, rpc_call_t *call)
+void files_get_writable(void *context, rpc_call_t *call)
 {
     (void)context;
     download_t *download = rpc_call_data(call);
     if (download != NULL && !download->over) pump(call, download);
 }
 
-void transfer_get_closed(void *context, rpc_call_t *call)
+void files_get_closed(void *context, rpc_call_t *call)
 {
     (void)context;
     download_t *download = rpc_call_data(call);

@@ -1,0 +1,129 @@
+/* The fleet's own: opening, ticking, events. */
+#include "manager/jobs/fleet.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/protocol.h"
+#include "manager/jobs/fleet_internal.h"
+#include "platform/os/os_time.h"
+
+#define STALL_NS       NS_PER_S /* a tick this late means that we stood still ourselves */
+#define HEARTBEATS_MIN (CLUSTER_FAILURE_TIMEOUT_NS / 2)
+#define WAL_ALARM      (64u << 20)
+
+inspan_status_t fleet_open(registry_t *registry, const fleet_ports_t *ports, ns_t now, fleet_t **out,
+                           inspan_error_t *err)
+{
+    fleet_t *fleet = calloc(1, sizeof *fleet);
+    if (fleet == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    fleet->registry = registry;
+    fleet->ports = *ports;
+    fleet->last_tick = now;
+    fleet->last_wal_check = now;
+    fleet->look_at_queue = true;
+    inspan_status_t status = fleet_load(fleet, now, err);
+    if (status != INSPAN_OK) {
+        fleet_close(fleet);
+        return status;
+    }
+    *out = fleet;
+    return INSPAN_OK;
+}
+
+void fleet_close(fleet_t *fleet)
+{
+    if (fleet == NULL) return;
+    for (size_t i = 0; i < fleet->jobs.n; i++) fleet_job_free(fleet->jobs.items[i]);
+    for (size_t i = 0; i < fleet->nodes.n; i++) {
+        protobuf_c_message_free_unpacked(&fleet->nodes.items[i]->registration->base, NULL);
+        free(fleet->nodes.items[i]);
+    }
+    vec_free(&fleet->jobs);
+    vec_free(&fleet->nodes);
+    free(fleet);
+}
+
+void fleet_event(fleet_t *fleet, uint64_t job, uint64_t node, const char *text)
+{
+    inspan_error_t err;
+    if (registry_put_event(fleet->registry, os_wall_now(), job, node, text, &err) != INSPAN_OK)
+        log_warn("event not stored: %s", err.text);
+}
+
+/* A job with a shorter timeout looks more sharply at its nodes, but never so that two heartbeats cannot get
+ * through. */
+static ns_t timeout_of(const fleet_t *fleet, const fleet_node_t *node)
+{
+    ns_t timeout = CLUSTER_FAILURE_TIMEOUT_NS;
+    const fleet_job_t *job = fleet_job_on(fleet, node);
+    if (job != NULL && job->request->failure_timeout_ns > 0 && job->request->failure_timeout_ns < timeout)
+        timeout = job->request->failure_timeout_ns;
+    return timeout > HEARTBEATS_MIN ? timeout : HEARTBEATS_MIN;
+}
+
+static void look_at_node(fleet_t *fleet, fleet_node_t *node, ns_t now)
+{
+    bool attached = node->life.state == LIVENESS_ATTACHED;
+    ns_t from = attached ? node->life.heard : node->life.since;
+    if (!liveness_check(&node->life, now, timeout_of(fleet, node))) return;
+    char text[128];
+    if (attached)
+        snprintf(text, sizeof text, "agent silent for %.1f s", ns_to_s(now - from));
+    else
+        snprintf(text, sizeof text, "the connection of its agent broke %.1f s ago and it did not come back",
+                 ns_to_s(now - from));
+    void *session = node->session;
+    node->session = NULL;
+    if (session != NULL) fleet->ports.drop(fleet->ports.context, session, INSPAN_TIMEOUT, text);
+    fleet_node_gone(fleet, node, text, now);
+}
+
+static void watch_log_file(fleet_t *fleet, ns_t now)
+{
+    if (now - fleet->last_wal_check < 60 * NS_PER_S) return;
+    fleet->last_wal_check = now;
+    uint64_t bytes = registry_wal_bytes(fleet->registry);
+    char text[32];
+    if (bytes > WAL_ALARM)
+        log_warn("the registry's log file has %s: another program reads the registry for too long",
+                 units_format_size(bytes, text, sizeof text));
+}
+
+static void forget_old_jobs(fleet_t *fleet)
+{
+    size_t over = 0;
+    for (size_t i = 0; i < fleet->jobs.n; i++) over += control_job_quiet(&fleet->jobs.items[i]->control);
+    size_t kept = 0;
+    for (size_t i = 0; i < fleet->jobs.n; i++) {
+        fleet_job_t *job = fleet->jobs.items[i];
+        if (over > FLEET_JOBS_KEPT && control_job_quiet(&job->control) && job->watchers == NULL) {
+            over--;
+            fleet_job_free(job);
+        } else {
+            fleet->jobs.items[kept++] = job;
+        }
+    }
+    fleet->jobs.n = kept;
+}
+
+void fleet_tick(fleet_t *fleet, ns_t now)
+{
+    ns_t gap = now - fleet->last_tick;
+    fleet->last_tick = now;
+    if (gap > STALL_NS)
+        for (size_t i = 0; i < fleet->nodes.n; i++) liveness_forgive(&fleet->nodes.items[i]->life, gap);
+    for (size_t i = 0; i < fleet->nodes.n; i++) look_at_node(fleet, fleet->nodes.items[i], now);
+    for (size_t i = 0; i < fleet->jobs.n; i++) {
+        fleet_job_t *job = fleet->jobs.items[i];
+        if (control_job_quiet(&job->control)) continue;
+        control_job_tick(&job->control, now);
+        fleet_act(fleet, job, now);
+    }
+    if (fleet->look_at_queue) fleet_schedule(fleet, now);
+    if (fleet->jobs.n > FLEET_JOBS_KEPT) forget_old_jobs(fleet);
+    watch_log_file(fleet, now);
+}

@@ -1,0 +1,28 @@
+/* Between the files of jobs/. */
+#ifndef MANAGER_JOBS_FLEET_INTERNAL_H
+#define MANAGER_JOBS_FLEET_INTERNAL_H
+
+#include "base/vec.h"
+#include "manager/jobs/fleet.h"
+
+struct fleet {
+    registry_t *registry;
+    fleet_ports_t ports;
+    vec_of(fleet_node_t *) nodes;
+    vec_of(fleet_job_t *) jobs;
+    ns_t last_tick, last_wal_check;
+    bool look_at_queue;
+};
+
+void fleet_event(fleet_t *fleet, uint64_t job, uint64_t node, const char *text);
+void fleet_act(fleet_t *fleet, fleet_job_t *job, ns_t now);
+void fleet_schedule(fleet_t *fleet, ns_t now);
+inspan_status_t fleet_store_job(fleet_t *fleet, fleet_job_t *job, inspan_error_t *err);
+void fleet_keep_report(fleet_job_t *job, const Inspan__V1__WorkerReport *message);
+fleet_job_t *fleet_job_new(uint64_t id, const Inspan__V1__SubmitRequest *request);
+inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err);
+/* Every job that has a rank on the node hears of its end. */
+void fleet_node_gone(fleet_t *fleet, fleet_node_t *node, const char *text, ns_t now);
+void fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state);
+
+#endif
