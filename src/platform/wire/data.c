@@ -115,7 +115,7 @@ inspan_status_t data_decode_frame(const uint8_t bytes[DATA_HEADER_BYTES], data_f
     uint8_t type = bytes[0], flags = bytes[1];
     uint32_t length = get_u32(bytes + 4);
     if (get_u16(bytes + 2) != 0 || !length_fits(type, length)) return INSPAN_CORRUPT;
-    if (flags != 0 && !(type == DATA_PIECE && flags == DATA_EAGER)) return INSPAN_CORRUPT;
+    if (flags > DATA_WINDOW || (flags != 0 && type != DATA_PIECE)) return INSPAN_CORRUPT;
     *frame = (data_frame_t){.type = (data_type_t)type,
                             .flags = flags,
                             .length = length,

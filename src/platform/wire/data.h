@@ -33,7 +33,7 @@
  *
  *   OFFSET SIZE MEANING
  *        0    1 type (data_type_t)
- *        1    1 flags (DATA_EAGER)
+ *        1    1 flags: who is charged for a PIECE (DATA_EAGER, DATA_WINDOW, or 0: nobody)
  *        2    2 zero
  *        4    4 length of the payload: at most DATA_PIECE_MAX, for each type what its line says
  *        8    8 sequence number of the operation (CREDIT: 0 for the eager budget)
@@ -75,7 +75,9 @@ typedef enum data_type {
     DATA_BYE        /* the sender closes in order. No payload; the last frame                         */
 } data_type_t;
 
-#define DATA_EAGER 1 /* flag of a PIECE: charged to the eager budget, not to the operation's window */
+/* Flags of a PIECE: what it is charged to. Neither: the receiver has a place for it by the schedule's promise. */
+#define DATA_EAGER  1 /* the eager budget of the pair */
+#define DATA_WINDOW 2 /* the operation's window */
 
 typedef enum data_refusal {
     DATA_ACCEPTED,

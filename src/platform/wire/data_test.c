@@ -75,7 +75,7 @@ static void frame_lengths_are_checked(void **state)
     } cases[] = {{DATA_PIECE, 0, 0, true},
                  {DATA_PIECE, DATA_EAGER, DATA_PIECE_MAX, true},
                  {DATA_PIECE, 0, DATA_PIECE_MAX + 1, false},
-                 {DATA_PIECE, 2, 5, false},
+                 {DATA_PIECE, 3, 5, false},
                  {DATA_PIECE, 0, UINT32_MAX, false},
                  {DATA_POST, 0, DATA_CALL_BYTES, true},
                  {DATA_POST, 0, DATA_CALL_BYTES + 1, false},
