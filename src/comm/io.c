@@ -54,6 +54,7 @@ struct comm_io {
     bool stop;
     const void *running; /* io_fd_t or io_timer_t whose callback runs now */
     uint32_t running_generation;
+    uint64_t calls; /* callbacks begun */
     io_fd_t fds[IO_MAX_FDS];
     uint32_t n_fds; /* slots ever used */
     io_timer_t timers[IO_MAX_TIMERS];
@@ -103,6 +104,7 @@ static void dispatch_fd(comm_io_t *io, uint64_t key, uint32_t events)
     comm_io_fn fn = slot->fn;
     void *context = slot->context;
     io->running = slot;
+    io->calls++;
     io->running_generation = generation;
     pthread_mutex_unlock(&io->lock);
     fn(context, events);
@@ -124,6 +126,7 @@ static ns_t run_timers(comm_io_t *io)
             comm_io_timer_fn fn = timer->fn;
             void *context = timer->context;
             io->running = timer;
+            io->calls++;
             io->running_generation = timer->id;
             if (timer->once)
                 timer->id = 0;
@@ -334,5 +337,14 @@ void comm_io_timer_cancel(comm_io_t *io, uint32_t id)
         if (timer->id == id) timer->id = 0;
         wait_until_idle(io, timer, id);
     }
+    pthread_mutex_unlock(&io->lock);
+}
+
+void comm_io_barrier(comm_io_t *io)
+{
+    pthread_mutex_lock(&io->lock);
+    const uint64_t calls = io->calls;
+    while (!on_io_thread(io) && io->running != NULL && io->calls == calls)
+        pthread_cond_wait(&io->idle, &io->lock);
     pthread_mutex_unlock(&io->lock);
 }

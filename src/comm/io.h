@@ -7,6 +7,9 @@
 bool comm_io_is_current(const comm_io_t *io); /* the caller is the I/O thread */
 ns_t comm_io_cpu(comm_io_t *io);              /* CPU time of the I/O thread */
 
+/* Return when the callback that runs now, if one does, is over. Not from a callback. */
+void comm_io_barrier(comm_io_t *io);
+
 /*
  * While at least one call with `on` is not taken back, the thread polls for up to 50 us, yielding, before it
  * blocks: for short operations, where a wake-up costs more than the wait. Without the yield, ranks that share

@@ -1,0 +1,434 @@
+/* The public calls: check arguments, choose the algorithm, hand over to the I/O thread, wait. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "comm/internal.h"
+#include "platform/os/os_time.h"
+
+#define ONE_SHOT_MOST 49152 /* bytes that a rank sends in all: below, one hop is faster than two */
+
+/* ---- Names
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size)
+{
+    static const char *const collectives[] = {"allreduce", "reduce-scatter", "all-gather", "broadcast",
+                                              "barrier"};
+    static const char *const dtypes[INSPAN_DTYPES] = {"fp32", "fp64", "fp16", "bf16", "int32", "int64"};
+    static const char *const reductions[] = {"sum", "min", "max"};
+    const char *name = call->collective <= SCHED_BARRIER ? collectives[call->collective] : "unknown";
+    int used = snprintf(text, size, "%s #%llu", name, (unsigned long long)seq);
+    if (call->collective >= SCHED_BARRIER || used < 0 || (size_t)used >= size) return;
+    char bytes[32];
+    units_format_size(call->count * inspan_dtype_size((inspan_dtype_t)call->dtype), bytes, sizeof bytes);
+    used += snprintf(text + used, size - (size_t)used, ", %s of %s", bytes, dtypes[call->dtype]);
+    if ((size_t)used >= size) return;
+    if (call->collective <= SCHED_REDUCE_SCATTER)
+        snprintf(text + used, size - (size_t)used, " %s", reductions[call->reduction]);
+    else if (call->collective == SCHED_BROADCAST)
+        snprintf(text + used, size - (size_t)used, " from rank %u", call->root);
+}
+
+/* ---- Life
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t *err)
+{
+    const uint32_t world = options->world;
+    if (world == 0 || options->rank >= world || options->members == NULL)
+        return error_set(err, INSPAN_INVALID, "rank %u of %u ranks cannot be", options->rank, world);
+    if (options->failure_timeout < NS_PER_S || options->failure_timeout > 3600 * NS_PER_S)
+        return error_set(err, INSPAN_INVALID, "failure_timeout must be from 1 s to 1 h");
+    if ((unsigned)options->schedule > INSPAN_SCHEDULE_RING)
+        return error_set(err, INSPAN_INVALID, "unknown schedule %d", (int)options->schedule);
+    double sum = 0;
+    for (uint32_t i = 0; options->weights != NULL && i < world; i++) {
+        if (!(options->weights[i] >= 0 && options->weights[i] < 1e300))
+            return error_set(err, INSPAN_INVALID, "shard weight of rank %u must be a finite number >= 0", i);
+        sum += options->weights[i];
+    }
+    if (options->weights != NULL && sum <= 0)
+        return error_set(err, INSPAN_INVALID, "all shard weights are 0");
+    return INSPAN_OK;
+}
+
+static void init_conditions(inspan_comm_t *comm)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_cond_init(&comm->changed, &attr);
+    for (uint32_t i = COMM_MAX_OPS; i-- > 0;) {
+        inspan_op_t *op = &comm->ops[i];
+        op->comm = comm;
+        pthread_cond_init(&op->finished, &attr);
+        op->next_free = comm->free_ops;
+        comm->free_ops = op;
+    }
+    pthread_condattr_destroy(&attr);
+}
+
+void comm_free(inspan_comm_t *comm)
+{
+    plan_free_all(comm);
+    message_close(comm);
+    stage_close(&comm->stage);
+    for (uint32_t peer = 0; comm->peers != NULL && peer < comm->world; peer++) {
+        free(comm->peers[peer].calls);
+        free(comm->peers[peer].tx.rescue);
+    }
+    for (uint32_t i = 0; i < COMM_MAX_OPS; i++) pthread_cond_destroy(&comm->ops[i].finished);
+    pthread_cond_destroy(&comm->changed);
+    pthread_mutex_destroy(&comm->lock);
+    free(comm->scratch);
+    free(comm->peers);
+    free(comm->members);
+    free(comm->weights);
+    free(comm);
+}
+
+static inspan_status_t open_peers(inspan_comm_t *comm)
+{
+    comm->scratch = aligned_alloc(64, DATA_PIECE_MAX + 64);
+    comm->peers = calloc(comm->world, sizeof *comm->peers);
+    if (comm->scratch == NULL || comm->peers == NULL) return INSPAN_NO_MEMORY;
+    const ns_t now = comm->transport->now(comm->transport_self);
+    for (uint32_t i = 0; i < comm->world; i++) {
+        comm_peer_t *peer = &comm->peers[i];
+        peer->eager_in = peer->eager_out = COMM_EAGER_BUDGET;
+        peer->heard = peer->tx.last = now;
+        peer->gone = i == comm->rank;
+        if (i == comm->rank) continue;
+        peer->calls = calloc(COMM_RING, sizeof *peer->calls);
+        peer->tx.rescue = malloc(DATA_PIECE_MAX);
+        if (peer->calls == NULL || peer->tx.rescue == NULL) return INSPAN_NO_MEMORY;
+    }
+    inspan_status_t status = stage_open(&comm->stage, comm->world - 1);
+    return status == INSPAN_OK ? message_open(comm) : status;
+}
+
+inspan_status_t comm_create(const comm_options_t *options, const comm_transport_t *transport, void *self,
+                            inspan_comm_t **out, inspan_error_t *err)
+{
+    inspan_comm_t *comm = calloc(1, sizeof *comm);
+    if (comm == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the communicator");
+    const size_t world = options->world;
+    comm->job = options->job;
+    comm->view = options->view;
+    comm->rank = options->rank;
+    comm->world = options->world;
+    comm->failure_timeout = options->failure_timeout;
+    comm->forced = options->schedule;
+    comm->chunk_bytes = options->chunk_bytes;
+    comm->transport = transport;
+    comm->transport_self = self;
+    comm->oldest = 1;
+    init_conditions(comm);
+    comm->members = malloc(world * sizeof *comm->members);
+    if (options->weights != NULL) comm->weights = malloc(world * sizeof *comm->weights);
+    inspan_status_t status = INSPAN_NO_MEMORY;
+    if (comm->members != NULL && (options->weights == NULL || comm->weights != NULL)) {
+        memcpy(comm->members, options->members, world * sizeof *comm->members);
+        for (size_t i = 0; i < world; i++)
+            comm->members[i].node[INSPAN_NAME_MAX - 1] = comm->members[i].address[INSPAN_NAME_MAX - 1] = 0;
+        if (options->weights != NULL) memcpy(comm->weights, options->weights, world * sizeof *comm->weights);
+        status = open_peers(comm);
+    }
+    if (status != INSPAN_OK) {
+        comm_free(comm);
+        return error_set(err, status, "no memory for the communicator of %zu ranks", world);
+    }
+    *out = comm;
+    return INSPAN_OK;
+}
+
+void inspan_comm_close(inspan_comm_t *comm)
+{
+    if (comm == NULL) return;
+    pthread_mutex_lock(&comm->lock);
+    comm->closing = true;
+    pthread_mutex_unlock(&comm->lock);
+    if (comm->transport->blocking) {
+        comm_wake(comm);
+        pthread_mutex_lock(&comm->lock);
+        while (!comm->closed)
+            pthread_cond_wait(&comm->changed, &comm->lock); /* the I/O thread's bound is 1 s */
+        pthread_mutex_unlock(&comm->lock);
+    } else {
+        exec_wake(comm); /* sim: what it said is in memory already */
+    }
+    comm->transport->close(comm->transport_self);
+    comm_free(comm);
+}
+
+void comm_wake(inspan_comm_t *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    const bool send = !comm->wake_sent;
+    comm->wake_sent = true;
+    pthread_mutex_unlock(&comm->lock);
+    if (send) comm->transport->wake(comm->transport_self);
+}
+
+/* ---- Starting
+ * -------------------------------------------------------------------------------------------------------------
+ */
+
+static sched_algorithm_t choose(const inspan_comm_t *comm, sched_collective_t collective, uint64_t bytes)
+{
+    sched_algorithm_t algorithm = SCHED_DIRECT;
+    switch (comm->forced) {
+    case INSPAN_SCHEDULE_ONE_SHOT: algorithm = SCHED_ONE_SHOT; break;
+    case INSPAN_SCHEDULE_RING: algorithm = SCHED_RING; break;
+    case INSPAN_SCHEDULE_DIRECT: break;
+    case INSPAN_SCHEDULE_AUTO:
+        if (comm->world > 1 && bytes <= ONE_SHOT_MOST / (comm->world - 1)) algorithm = SCHED_ONE_SHOT;
+        break;
+    }
+    for (int i = 0; i < SCHED_ALGORITHMS && !sched_supports(collective, algorithm); i++)
+        algorithm = i == 0 ? SCHED_DIRECT : (sched_algorithm_t)i;
+    return algorithm;
+}
+
+static bool overlap(const void *a, const void *b, uint64_t bytes)
+{
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return bytes > 0 && (x < y ? y - x : x - y) < bytes;
+}
+
+static inspan_status_t enqueue(inspan_comm_t *comm, comm_run_t *run, inspan_op_t **out)
+{
+    pthread_mutex_lock(&comm->lock);
+    inspan_op_t *op = comm->free_ops;
+    inspan_status_t status = comm->failed ? comm->cause.status : comm->closing ? INSPAN_ABORTED : INSPAN_OK;
+    if (status == INSPAN_OK && op == NULL) status = INSPAN_LIMIT;
+    if (status != INSPAN_OK) {
+        plan_return_run(run);
+        pthread_mutex_unlock(&comm->lock);
+        return status;
+    }
+    comm->free_ops = op->next_free;
+    op->state = OP_PENDING;
+    op->done = NULL;
+    run->op = op;
+    if (comm->queued_first == NULL)
+        comm->queued_first = run;
+    else
+        comm->queued_last->next = run;
+    comm->queued_last = run;
+    if (comm->pending++ == 0) comm->busy_since = os_now();
+    pthread_mutex_unlock(&comm->lock);
+    comm_wake(comm);
+    *out = op;
+    return INSPAN_OK;
+}
+
+static inspan_status_t start(inspan_comm_t *comm, sched_collective_t collective, const void *in, void *out,
+                             uint64_t count, inspan_dtype_t dtype, inspan_reduction_t reduction,
+                             uint32_t root, inspan_op_t **op)
+{
+    const size_t size = inspan_dtype_size(dtype);
+    if (comm == NULL || op == NULL || size == 0 || (unsigned)reduction > INSPAN_MAX || root >= comm->world)
+        return INSPAN_INVALID;
+    if (count > INT64_MAX / size || (count > 0 && (in == NULL || out == NULL))) return INSPAN_INVALID;
+    if (collective != SCHED_BROADCAST && overlap(in, out, count * size)) return INSPAN_INVALID;
+    pthread_mutex_lock(&comm->lock);
+    const inspan_status_t failed = comm->failed ? comm->cause.status : INSPAN_OK;
+    pthread_mutex_unlock(&comm->lock);
+    if (failed != INSPAN_OK) return failed;
+    data_call_t call = {.collective = (uint8_t)collective,
+                        .algorithm = (uint8_t)choose(comm, collective, count * size),
+                        .dtype = (uint8_t)dtype,
+                        .reduction = (uint8_t)reduction,
+                        .root = root,
+                        .count = count};
+    comm_plan_t *plan = NULL;
+    comm_run_t *run = NULL;
+    inspan_status_t status = plan_get(comm, &call, &plan);
+    if (status == INSPAN_OK) status = plan_take_run(comm, plan, &run);
+    if (status != INSPAN_OK) return status;
+    run->in = in;
+    run->out = out;
+    return enqueue(comm, run, op);
+}
+
+inspan_status_t inspan_allreduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
+                                 inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op)
+{
+    return start(comm, SCHED_ALLREDUCE, in, out, count, dtype, reduction, 0, op);
+}
+
+inspan_status_t inspan_reduce_scatter(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
+                                      inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op)
+{
+    return start(comm, SCHED_REDUCE_SCATTER, in, out, count, dtype, reduction, 0, op);
+}
+
+inspan_status_t inspan_allgather(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
+                                 inspan_dtype_t dtype, inspan_op_t **op)
+{
+    return start(comm, SCHED_ALLGATHER, in, out, count, dtype, INSPAN_SUM, 0, op);
+}
+
+inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uint64_t count, inspan_dtype_t dtype,
+                                 uint32_t root, inspan_op_t **op)
+{
+    return start(comm, SCHED_BROADCAST, data, data, count, dtype, INSPAN_SUM, root, op);
+}
+
+inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op)
+{
+    return start(comm, SCHED_BARRIER, NULL, NULL, 0, INSPAN_FP32, INSPAN_SUM, 0, op);
+}
+
+/* ---- Finishing
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* With the lock held: the handle is the caller's no more. */
+static void release(inspan_op_t *op)
+{
+    op->state = OP_FREE;
+    op->next_free = op->comm->free_ops;
+    op->comm->free_ops = op;
+}
+
+void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->operations++;
+    if (--comm->pending == 0) comm->busy += os_now() - comm->busy_since;
+    op->status = status;
+    op->state = OP_DONE;
+    const comm_done_fn done = op->done;
+    void *context = op->done_context;
+    if (done != NULL)
+        release(op);
+    else
+        pthread_cond_broadcast(&op->finished);
+    pthread_mutex_unlock(&comm->lock);
+    if (done != NULL) done(context, status);
+}
+
+void comm_op_on_done(inspan_op_t *op, comm_done_fn fn, void *context)
+{
+    pthread_mutex_lock(&op->comm->lock);
+    const bool finished = op->state == OP_DONE;
+    const inspan_status_t status = op->status;
+    if (finished) {
+        release(op);
+    } else {
+        op->done = fn;
+        op->done_context = context;
+    }
+    pthread_mutex_unlock(&op->comm->lock);
+    if (finished) fn(context, status);
+}
+
+inspan_status_t inspan_op_wait(inspan_op_t *op, int64_t timeout_ns)
+{
+    if (op == NULL) return INSPAN_INVALID;
+    inspan_comm_t *comm = op->comm;
+    const ns_t now = timeout_ns > 0 ? os_now() : 0;
+    const ns_t until = timeout_ns <= 0 ? 0 : timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+    const struct timespec deadline = {until / NS_PER_S, until % NS_PER_S};
+    pthread_mutex_lock(&comm->lock);
+    int rc = timeout_ns > 0 && comm->transport->blocking ? 0 : ETIMEDOUT;
+    while (op->state == OP_PENDING && rc == 0)
+        rc = pthread_cond_timedwait(&op->finished, &comm->lock, &deadline);
+    const bool finished = op->state == OP_DONE;
+    const inspan_status_t status = finished ? op->status : INSPAN_TIMEOUT;
+    if (finished) release(op);
+    pthread_mutex_unlock(&comm->lock);
+    return status;
+}
+
+inspan_status_t inspan_op_test(inspan_op_t *op)
+{
+    const inspan_status_t status = inspan_op_wait(op, 0);
+    return status == INSPAN_TIMEOUT ? INSPAN_PENDING : status;
+}
+
+/* ---- Failing
+ * ----------------------------------------------------------------------------------------------------------------
+ */
+
+void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause)
+{
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->proposed && !comm->failed) {
+        comm->proposal = *cause;
+        if (comm->proposal.status <= INSPAN_PENDING || comm->proposal.status > INSPAN_INTERNAL)
+            comm->proposal.status = INSPAN_ABORTED;
+        comm->proposed = true;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    comm_wake(comm);
+}
+
+void inspan_comm_abort(inspan_comm_t *comm, const char *why)
+{
+    inspan_cause_t cause = {
+        .status = INSPAN_ABORTED, .rank = (int32_t)comm->rank, .noticed_by = (int32_t)comm->rank};
+    const inspan_member_t *self = &comm->members[comm->rank];
+    memcpy(cause.node, self->node, sizeof cause.node);
+    snprintf(cause.address, sizeof cause.address, "%.50s:%u", self->address, self->port);
+    snprintf(cause.operation, sizeof cause.operation, "abort");
+    snprintf(cause.text, sizeof cause.text, "rank %u (node %.40s) gave up: %s", comm->rank, self->node,
+             why != NULL ? why : "no reason given");
+    comm_poison(comm, &cause);
+}
+
+bool inspan_comm_cause(const inspan_comm_t *comm, inspan_cause_t *cause)
+{
+    inspan_comm_t *c = (inspan_comm_t *)(uintptr_t)comm; /* the lock is the only thing that changes */
+    pthread_mutex_lock(&c->lock);
+    const bool failed = c->failed;
+    if (failed && cause != NULL) *cause = c->cause;
+    pthread_mutex_unlock(&c->lock);
+    return failed;
+}
+
+/* ---- Looking
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+uint32_t inspan_comm_rank(const inspan_comm_t *comm)
+{
+    return comm->rank;
+}
+
+uint32_t inspan_comm_world(const inspan_comm_t *comm)
+{
+    return comm->world;
+}
+
+const inspan_member_t *inspan_comm_member(const inspan_comm_t *comm, uint32_t rank)
+{
+    return rank < comm->world ? &comm->members[rank] : NULL;
+}
+
+void inspan_shard(const inspan_comm_t *comm, uint64_t count, uint32_t rank, uint64_t *first, uint64_t *n)
+{
+    *first = *n = 0;
+    if (rank < comm->world) sched_shard(count, comm->world, comm->weights, rank, first, n);
+}
+
+void inspan_comm_stats(const inspan_comm_t *comm, inspan_comm_stats_t *stats)
+{
+    inspan_comm_t *c = (inspan_comm_t *)(uintptr_t)comm;
+    pthread_mutex_lock(&c->lock);
+    stats->operations = c->operations;
+    stats->busy_ns = c->busy + (c->pending > 0 ? os_now() - c->busy_since : 0);
+    pthread_mutex_unlock(&c->lock);
+    stats->bytes_sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);
+    stats->bytes_received = atomic_load_explicit(&c->bytes_received, memory_order_relaxed);
+    stats->io_cpu_ns = c->transport->cpu(c->transport_self);
+}

@@ -1,0 +1,461 @@
+/*
+ * The executor: runs schedules. Event-driven, on the I/O thread alone.
+ *
+ *   started (comm.c) -> waiting -> active -> done
+ *                       |          waits[op] counts down as the operations it waits for finish; at 0 the op
+ * may start: |            SEND: a bit in ready, taken by tx.c in list order, oldest run first | COPY, REDUCE,
+ * RECV*: in the run's work queue, taken by pump() until every peer has started all but COMM_MAX_AHEAD of the
+ * operations before it
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "comm/internal.h"
+#include "comm/reduce.h"
+
+#define WORK_BYTES (2u << 20) /* local work between two looks at the sockets */
+
+void exec_mark(inspan_comm_t *comm, uint32_t peer)
+{
+    comm->peers[peer].dirty = true;
+}
+
+static void mark_all(inspan_comm_t *comm)
+{
+    for (uint32_t peer = 0; peer < comm->world; peer++) exec_mark(comm, peer);
+}
+
+/* ---- Operations of a schedule
+ * ------------------------------------------------------------------------------------------- */
+
+/* All that op waited for has finished. */
+static void may_start(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
+{
+    const sched_op_t *what = &run->plan->schedule->ops[op];
+    const bool recv = what->kind == SCHED_RECV || what->kind == SCHED_RECV_REDUCE;
+    if (recv && run->chain[op].first == COMM_NONE) {
+        run->waits[op] = RECV_STARTED;
+        return;
+    }
+    if (what->kind != SCHED_SEND) {
+        run->work[run->work_tail++] = op;
+        comm->working = true;
+        return;
+    }
+    const uint32_t bit = run->plan->position[op];
+    run->n_ready[what->peer]++;
+    run->ready[what->staged][run->plan->bits_first[what->peer] + bit / 64] |= 1ull << (bit % 64);
+    exec_mark(comm, what->peer);
+}
+
+static void run_done(inspan_comm_t *comm, comm_run_t *run);
+
+void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
+{
+    const comm_plan_t *plan = run->plan;
+    for (uint32_t i = plan->dependents_first[op]; i < plan->dependents_first[op + 1]; i++)
+        if (--run->waits[plan->dependents[i]] == 0) may_start(comm, run, plan->dependents[i]);
+    if (--run->left == 0) run_done(comm, run);
+}
+
+/* Bytes that were charged to the peer's credit are consumed. */
+void exec_credit(inspan_comm_t *comm, comm_run_t *run, uint32_t peer, uint64_t cost, bool eager)
+{
+    comm_peer_t *p = &comm->peers[peer];
+    if (eager) {
+        p->eager_to_tell += cost;
+        if (p->eager_to_tell >= COMM_EAGER_BUDGET / 4) exec_mark(comm, peer);
+        return;
+    }
+    const uint64_t more = cost < run->uncovered[peer] ? cost : run->uncovered[peer];
+    if (more == 0) return; /* the peer has credit for all that is to come */
+    run->uncovered[peer] -= more;
+    run->to_tell[peer] += more;
+    const bool enough = run->to_tell[peer] >= COMM_WINDOW / 4 || run->uncovered[peer] == 0;
+    if (run->tell[peer] || !enough) return;
+    run->tell[peer] = true;
+    p->credits_due++;
+    exec_mark(comm, peer);
+}
+
+void exec_consume(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
+{
+    const sched_op_t *what = &run->plan->schedule->ops[op];
+    uint8_t *place = run_place(run, op, (sched_buffer_t)what->dst);
+    const uint32_t size = run->plan->element_size;
+    page_chain_t *chain = &run->chain[op];
+    uint64_t window_bytes = 0;
+    while (chain->first != COMM_NONE) {
+        const uint32_t index = chain->first;
+        page_t *page = &comm->stage.pages[index];
+        const uint8_t *bytes = comm->stage.memory + (size_t)index * COMM_PAGE;
+        if (page->bytes > 0 && what->kind == SCHED_RECV)
+            memcpy(place + run->moved[op], bytes, page->bytes);
+        else if (page->bytes > 0)
+            reduce_apply((inspan_dtype_t)run->plan->call.dtype, (inspan_reduction_t)run->plan->call.reduction,
+                         place + run->moved[op], bytes, page->bytes / size);
+        run->moved[op] += page->bytes;
+        chain->first = page->next;
+        if (page->charge == DATA_EAGER) exec_credit(comm, run, what->peer, COMM_PAGE, true);
+        if (page->charge == DATA_WINDOW) window_bytes += COMM_PAGE;
+        stage_give(&comm->stage, index);
+    }
+    if (window_bytes > 0) exec_credit(comm, run, what->peer, window_bytes, false);
+    if (run->whole[op] && run->moved[op] == run->arrived[op]) exec_finish_op(comm, run, op);
+}
+
+/* One operation that is no SEND; bytes worked on. */
+static uint64_t work_on(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
+{
+    const sched_op_t *what = &run->plan->schedule->ops[op];
+    const uint64_t bytes = run_bytes(run, op);
+    if (what->kind == SCHED_RECV || what->kind == SCHED_RECV_REDUCE) {
+        run->waits[op] = RECV_STARTED;
+        exec_consume(comm, run, op);
+        return 0;
+    }
+    uint8_t *to = run_place(run, op, (sched_buffer_t)what->dst);
+    const uint8_t *from = run_place(run, op, (sched_buffer_t)what->src);
+    if (what->kind == SCHED_REDUCE)
+        reduce_apply((inspan_dtype_t)run->plan->call.dtype, (inspan_reduction_t)run->plan->call.reduction, to,
+                     from, bytes / run->plan->element_size);
+    else if (to != from && bytes > 0)
+        memcpy(to, from, bytes);
+    exec_finish_op(comm, run, op);
+    return bytes;
+}
+
+/* ---- Runs: begin, end
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Open windows for the oldest operations. */
+static void open_windows(inspan_comm_t *comm)
+{
+    for (uint64_t seq = comm->oldest; seq <= comm->posted && comm->n_open < COMM_OPEN_WINDOWS; seq++) {
+        comm_run_t *run = exec_run(comm, seq);
+        if (run == NULL || run->open) continue;
+        run->open = true;
+        comm->n_open++;
+        for (uint32_t peer = 0; peer < comm->world; peer++) {
+            const uint64_t window = run->uncovered[peer] < COMM_WINDOW ? run->uncovered[peer] : COMM_WINDOW;
+            if (window == 0) continue;
+            run->uncovered[peer] -= window;
+            run->to_tell[peer] = window;
+            if (comm->peers[peer].tx.posted < seq) continue; /* its POST will tell */
+            run->tell[peer] = true;
+            comm->peers[peer].credits_due++;
+            exec_mark(comm, peer);
+        }
+    }
+}
+
+static void note_spin(inspan_comm_t *comm)
+{
+    const bool spin = comm->n_small > 0;
+    if (spin == comm->spinning) return;
+    comm->spinning = spin;
+    comm->transport->spin(comm->transport_self, spin);
+}
+
+static bool is_small(const comm_run_t *run)
+{
+    return run->plan->bytes <= COMM_EAGER_BUDGET;
+}
+
+/* Take the run out of the active ones; give its handle the status. */
+static void run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status)
+{
+    comm->runs[run->seq % COMM_RING] = NULL;
+    comm->n_active--;
+    comm->n_open -= run->open;
+    comm->n_small -= is_small(run);
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (run->tell[peer]) comm->peers[peer].credits_due--;
+    while (comm->oldest <= comm->posted && comm->runs[comm->oldest % COMM_RING] == NULL) comm->oldest++;
+    inspan_op_t *op = run->op;
+    pthread_mutex_lock(&comm->lock);
+    plan_return_run(run);
+    pthread_mutex_unlock(&comm->lock);
+    comm_op_finish(comm, op, status);
+}
+
+static void run_done(inspan_comm_t *comm, comm_run_t *run)
+{
+    run_end(comm, run, INSPAN_OK);
+    open_windows(comm);
+    note_spin(comm);
+}
+
+void exec_drop_all(inspan_comm_t *comm, inspan_status_t status)
+{
+    for (uint64_t seq = comm->oldest; comm->n_active > 0 && seq <= comm->posted; seq++) {
+        comm_run_t *run = comm->runs[seq % COMM_RING];
+        if (run != NULL) run_end(comm, run, status);
+    }
+    while (comm->waiting_first != NULL) {
+        comm_run_t *run = comm->waiting_first;
+        comm->waiting_first = run->next;
+        inspan_op_t *op = run->op;
+        pthread_mutex_lock(&comm->lock);
+        plan_return_run(run);
+        pthread_mutex_unlock(&comm->lock);
+        comm_op_finish(comm, op, status);
+    }
+    comm->working = false;
+    note_spin(comm);
+}
+
+/* Both sides of a pair have started operation seq: are they the same? */
+void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq)
+{
+    const data_call_t *own = &comm->calls[seq % COMM_RING],
+                      *other = &comm->peers[peer].calls[seq % COMM_RING].call;
+    const bool same_kind = own->collective == other->collective && own->dtype == other->dtype &&
+                           own->reduction == other->reduction && own->root == other->root &&
+                           own->count == other->count;
+    if (same_kind && own->algorithm == other->algorithm && own->layout == other->layout) return;
+    char texts[2][INSPAN_NAME_MAX + 32];
+    comm_describe_call(own, seq, texts[0], sizeof texts[0]);
+    comm_describe_call(other, seq, texts[1], sizeof texts[1]);
+    const bool first = comm->rank < peer; /* the same text on both sides */
+    fail_peer(comm, comm->rank < peer ? peer : comm->rank, INSPAN_MISMATCH,
+              "rank %u called %s, rank %u %s%s; all ranks must make the same calls in the same order",
+              first ? comm->rank : peer, texts[first ? 0 : 1], first ? peer : comm->rank,
+              texts[first ? 1 : 0],
+              same_kind ? ", with other schedule options (algorithm, chunk size or weights)" : "");
+}
+
+/* Transfers that came before: hand them over to the run. */
+static void adopt_early(inspan_comm_t *comm, comm_run_t *run, uint32_t peer)
+{
+    for (int i = 0; i < MAX_EARLY; i++) {
+        early_t *early = &comm->peers[peer].early[i];
+        if (early->seq != run->seq) continue;
+        const uint32_t op = plan_find_recv(run->plan, peer, early->chunk, early->tag);
+        if (op == COMM_NONE || early->arrived > run_bytes(run, op) ||
+            early->arrived % run->plan->element_size != 0) {
+            fail_protocol(comm, peer, "a transfer that the operation does not have");
+            return;
+        }
+        run->chain[op] = early->chain;
+        run->arrived[op] = early->arrived;
+        run->whole[op] = early->arrived == run_bytes(run, op);
+        early->seq = 0;
+    }
+}
+
+static void run_begin(inspan_comm_t *comm, comm_run_t *run)
+{
+    run->seq = ++comm->posted;
+    if (comm->n_active == 0) comm->oldest = run->seq;
+    run->since = comm->transport->now(comm->transport_self);
+    comm->runs[run->seq % COMM_RING] = run;
+    comm->calls[run->seq % COMM_RING] = run->plan->call;
+    comm->n_active++;
+    comm->n_small += is_small(run);
+    for (uint32_t peer = 0; peer < comm->world && comm->health == COMM_HEALTHY; peer++) {
+        if (peer == comm->rank) continue;
+        comm_peer_t *p = &comm->peers[peer];
+        if (p->posted >= run->seq) {
+            exec_check_call(comm, peer, run->seq);
+            if (comm->health == COMM_HEALTHY) adopt_early(comm, run, peer);
+        } else if (p->bye) {
+            fail_peer(comm, peer, INSPAN_PEER_LOST, "closed after %llu operations, while others go on",
+                      (unsigned long long)p->posted);
+        }
+        if (comm->n_active == 1) p->heard = run->since; /* silence counts from when somebody listens */
+    }
+    if (comm->health != COMM_HEALTHY) return;
+    open_windows(comm);
+    note_spin(comm);
+    mark_all(comm);
+    if (run->left == 0) {
+        run_done(comm, run);
+        return;
+    }
+    for (uint32_t op = 0; op < run->plan->schedule->n_ops; op++)
+        if (run->plan->waits[op] == 0) may_start(comm, run, op);
+}
+
+/* May one more operation begin? Not too far ahead of a peer: what is said about calls is kept in rings. */
+static bool may_begin(const inspan_comm_t *comm)
+{
+    if (comm->n_active > 0 && comm->posted + 1 - comm->oldest >= COMM_MAX_AHEAD) return false;
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (peer != comm->rank && comm->posted + 1 > comm->peers[peer].posted + COMM_MAX_AHEAD &&
+            !comm->peers[peer].bye)
+            return false;
+    return true;
+}
+
+static void begin_waiting(inspan_comm_t *comm)
+{
+    while (comm->health == COMM_HEALTHY && comm->waiting_first != NULL && may_begin(comm)) {
+        comm_run_t *run = comm->waiting_first;
+        comm->waiting_first = run->next;
+        run_begin(comm, run);
+    }
+}
+
+/* ---- The pump
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+/* The oldest run that has work, or NULL. */
+static comm_run_t *next_work(inspan_comm_t *comm)
+{
+    for (uint64_t seq = comm->oldest; seq <= comm->posted; seq++) {
+        comm_run_t *run = comm->runs[seq % COMM_RING];
+        if (run != NULL && run->work_head < run->work_tail) return run;
+    }
+    comm->working = false;
+    return NULL;
+}
+
+static void flush_dirty(inspan_comm_t *comm)
+{
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (comm->peers[peer].dirty) {
+            comm->peers[peer].dirty = false;
+            tx_flush(comm, peer);
+        }
+}
+
+/* Do all that can be done now: what goes out first, it keeps others busy. */
+static void pump(inspan_comm_t *comm)
+{
+    uint64_t done = 0;
+    for (;;) {
+        begin_waiting(comm);
+        flush_dirty(comm);
+        comm_run_t *run = comm->working && comm->health == COMM_HEALTHY ? next_work(comm) : NULL;
+        if (run == NULL) {
+            bool dirty = false;
+            for (uint32_t peer = 0; peer < comm->world; peer++) dirty |= comm->peers[peer].dirty;
+            if (dirty || (comm->waiting_first != NULL && comm->health == COMM_HEALTHY && may_begin(comm)))
+                continue;
+            return;
+        }
+        if (done >= WORK_BYTES) { /* let the sockets have their turn */
+            comm_wake(comm);
+            return;
+        }
+        done += work_on(comm, run, run->work[run->work_head++]);
+    }
+}
+
+/* ---- Entry points
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+static void begin_closing(inspan_comm_t *comm)
+{
+    comm->close_until = comm->transport->now(comm->transport_self) + NS_PER_S;
+    if (comm->health == COMM_HEALTHY && (comm->n_active > 0 || comm->waiting_first != NULL)) {
+        inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = (int32_t)comm->rank};
+        snprintf(cause.text, sizeof cause.text, "rank %u closed the communicator with operations pending",
+                 comm->rank);
+        fail_propose(comm, &cause);
+    }
+    fail_settle(comm, true);
+    for (uint32_t peer = 0; peer < comm->world; peer++) {
+        if (comm->health == COMM_HEALTHY) comm->peers[peer].tx.bye = true;
+        exec_mark(comm, peer);
+    }
+}
+
+/* Closing: done when all that was promised has arrived, or its time is over. */
+static void continue_closing(inspan_comm_t *comm)
+{
+    const ns_t now = comm->transport->now(comm->transport_self);
+    bool done = true;
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (peer != comm->rank && !comm->peers[peer].gone)
+            done &= tx_idle(comm, peer) && comm->transport->drained(comm->transport_self, peer);
+    if (!done && now < comm->close_until) {
+        comm->transport->tick_in(comm->transport_self, NS_PER_MS);
+        return;
+    }
+    comm->transport->stop(comm->transport_self);
+    for (uint32_t peer = 0; peer < comm->world; peer++) comm->peers[peer].gone = true;
+    pthread_mutex_lock(&comm->lock);
+    comm->closed = true; /* the last thing: the closing thread frees everything */
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+void exec_wake(inspan_comm_t *comm)
+{
+    inspan_cause_t proposal;
+    pthread_mutex_lock(&comm->lock);
+    comm->wake_sent = false;
+    comm_run_t *first = comm->queued_first, *last = comm->queued_last;
+    comm->queued_first = comm->queued_last = NULL;
+    const bool proposed = comm->proposed, closing = comm->closing && !comm->closed;
+    comm->proposed = false;
+    if (proposed) proposal = comm->proposal;
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (comm->peers[peer].messages.first != NULL) exec_mark(comm, peer);
+    pthread_mutex_unlock(&comm->lock);
+
+    if (first != NULL) {
+        if (comm->waiting_first == NULL)
+            comm->waiting_first = first;
+        else
+            comm->waiting_last->next = first;
+        comm->waiting_last = last;
+    }
+    if (proposed) fail_propose(comm, &proposal);
+    if (comm->health == COMM_FAILED) exec_drop_all(comm, comm->cause.status);
+    message_deliver_kept(comm);
+    if (closing && comm->close_until == 0) begin_closing(comm);
+    pump(comm);
+    if (closing) continue_closing(comm);
+}
+
+void exec_readable(inspan_comm_t *comm, uint32_t peer)
+{
+    if (!comm->peers[peer].gone) rx_read(comm, peer);
+    pump(comm);
+}
+
+void exec_writable(inspan_comm_t *comm, uint32_t peer)
+{
+    comm->peers[peer].tx.blocked = false;
+    exec_mark(comm, peer);
+    pump(comm);
+}
+
+/* Peers that are silent although something is expected. Every I/O thread pings when it has nothing else to
+ * say. */
+static void watch_peers(inspan_comm_t *comm, ns_t now)
+{
+    const bool slept = comm->last_tick != 0 && now - comm->last_tick > comm->failure_timeout / 2;
+    comm->last_tick = now;
+    for (uint32_t peer = 0; peer < comm->world && comm->health == COMM_HEALTHY; peer++) {
+        comm_peer_t *p = &comm->peers[peer];
+        if (peer == comm->rank || p->gone || p->bye) continue;
+        if (slept) p->heard = now; /* it was we who were stopped: look again */
+        if (now - p->tx.last >= comm->failure_timeout / 4) {
+            p->tx.ping = true;
+            exec_mark(comm, peer);
+        }
+        if (comm->n_active > 0 && now - p->heard > 2 * comm->failure_timeout)
+            fail_peer(comm, peer, INSPAN_PEER_LOST,
+                      "connected but silent for %.1f s: its process is stopped, or the link to it is broken",
+                      ns_to_s(now - p->heard));
+    }
+}
+
+void exec_tick(inspan_comm_t *comm)
+{
+    const ns_t now = comm->transport->now(comm->transport_self);
+    if (comm->health == COMM_SETTLING) fail_settle(comm, false);
+    if (comm->health == COMM_HEALTHY) watch_peers(comm, now);
+    pump(comm);
+    pthread_mutex_lock(&comm->lock);
+    const bool closing = comm->closing && !comm->closed;
+    pthread_mutex_unlock(&comm->lock);
+    if (closing && comm->close_until != 0) continue_closing(comm);
+}

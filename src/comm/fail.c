@@ -1,0 +1,156 @@
+/*
+ * The first failure ends the communicator.
+ *
+ *   HEALTHY --a failure--> SETTLING --20 ms--> FAILED
+ *
+ * SETTLING: no data moves any more, the cause has gone to all peers (ABORT), theirs come in. Each rank keeps
+ * the cause with the lowest rank at fault (an unknown one counts as highest; of equal ones the first), and
+ * hands on one that it found itself. So when one failure is noticed in several ways, or two ranks die at
+ * once, all that can still hear each other end with the same cause. FAILED: all pending operations finish
+ * with its status, later calls fail at once.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "comm/internal.h"
+
+#define SETTLE (20 * NS_PER_MS)
+
+void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause)
+{
+    if (comm->health == COMM_FAILED) return;
+    /* comm->cause is also read by calling threads, but only once `failed` is set */
+    if (comm->health == COMM_SETTLING) {
+        if ((uint32_t)cause->rank >= (uint32_t)comm->cause.rank) return;
+        comm->cause = *cause;
+    } else {
+        comm->health = COMM_SETTLING;
+        comm->cause = *cause;
+        comm->settle_until = comm->transport->now(comm->transport_self) + SETTLE;
+        comm->transport->tick_in(comm->transport_self, SETTLE);
+    }
+    for (uint32_t peer = 0; peer < comm->world; peer++) {
+        comm_peer_t *p = &comm->peers[peer];
+        if (peer == comm->rank || p->gone) continue;
+        rx_discard(comm, peer);
+        tx_rescue(comm, peer);
+        p->tx.abort = true;
+        exec_mark(comm, peer);
+    }
+}
+
+void fail_settle(inspan_comm_t *comm, bool now)
+{
+    if (comm->health != COMM_SETTLING) return;
+    const ns_t left = comm->settle_until - comm->transport->now(comm->transport_self);
+    if (!now && left > 0) {
+        comm->transport->tick_in(comm->transport_self, left);
+        return;
+    }
+    comm->health = COMM_FAILED;
+    log_info("comm: rank %u: %s", comm->rank, comm->cause.text);
+    pthread_mutex_lock(&comm->lock);
+    comm->failed = true;
+    pthread_mutex_unlock(&comm->lock);
+    exec_drop_all(comm, comm->cause.status);
+    fail_tell_listeners(comm);
+}
+
+/* What this rank was doing: the oldest operation, and for how long. */
+static void fill_operation(inspan_comm_t *comm, inspan_cause_t *cause)
+{
+    comm_run_t *run = comm->n_active > 0 ? exec_run(comm, comm->oldest) : NULL;
+    if (run == NULL) {
+        snprintf(cause->operation, sizeof cause->operation, "between operations");
+        return;
+    }
+    cause->waited_ns = comm->transport->now(comm->transport_self) - run->since;
+    comm_describe_call(&run->plan->call, run->seq, cause->operation, sizeof cause->operation);
+}
+
+void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const char *format, ...)
+{
+    if (comm->health == COMM_FAILED) return;
+    const inspan_member_t *member = &comm->members[peer];
+    inspan_cause_t cause = {.status = status, .rank = (int32_t)peer, .noticed_by = (int32_t)comm->rank};
+    memcpy(cause.node, member->node, sizeof cause.node);
+    const bool v6 = strchr(member->address, ':') != NULL;
+    snprintf(cause.address, sizeof cause.address, "%s%.50s%s:%u", v6 ? "[" : "", member->address,
+             v6 ? "]" : "", member->port);
+    fill_operation(comm, &cause);
+    char what[176], waited[32];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (status == INSPAN_MISMATCH)
+        snprintf(cause.text, sizeof cause.text, "%s", what);
+    else
+        snprintf(cause.text, sizeof cause.text,
+                 "rank %u (node %.24s, %.30s) %.90s; noticed by rank %u after %s in %.40s", peer, cause.node,
+                 cause.address, what, comm->rank,
+                 units_format_duration(cause.waited_ns, waited, sizeof waited), cause.operation);
+    fail_propose(comm, &cause);
+}
+
+void fail_protocol(inspan_comm_t *comm, uint32_t peer, const char *what)
+{
+    comm_peer_t *p = &comm->peers[peer];
+    fail_peer(comm, peer, INSPAN_CORRUPT, "sent %s", what);
+    p->gone = true; /* nothing that follows on this stream can be trusted */
+    tx_rescue(comm, peer);
+    comm->transport->drop(comm->transport_self, peer);
+}
+
+/* ---- Listeners
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* The next one that was not told yet, marked as told; its fn is NULL if there is none. */
+static failure_listener_t next_listener(inspan_comm_t *comm)
+{
+    failure_listener_t next = {0};
+    pthread_mutex_lock(&comm->lock);
+    for (int i = 0; i < COMM_MAX_LISTENERS && next.fn == NULL; i++)
+        if (comm->listeners[i].fn != NULL && !comm->listeners[i].told) {
+            comm->listeners[i].told = true;
+            next = comm->listeners[i];
+        }
+    comm->handler_running = next.fn != NULL;
+    if (next.fn == NULL) pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    return next;
+}
+
+void fail_tell_listeners(inspan_comm_t *comm)
+{
+    for (failure_listener_t next; (next = next_listener(comm)).fn != NULL;)
+        next.fn(next.context, &comm->cause);
+}
+
+inspan_status_t comm_add_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context)
+{
+    inspan_status_t status = INSPAN_LIMIT;
+    pthread_mutex_lock(&comm->lock);
+    const bool failed = comm->failed;
+    for (int i = 0; i < COMM_MAX_LISTENERS && status != INSPAN_OK; i++) {
+        if (comm->listeners[i].fn != NULL) continue;
+        comm->listeners[i] = (failure_listener_t){fn, context, failed};
+        status = INSPAN_OK;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (status == INSPAN_OK && failed) fn(context, &comm->cause);
+    return status;
+}
+
+void comm_remove_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context)
+{
+    pthread_mutex_lock(&comm->lock);
+    for (int i = 0; i < COMM_MAX_LISTENERS; i++)
+        if (comm->listeners[i].fn == fn && comm->listeners[i].context == context)
+            comm->listeners[i] = (failure_listener_t){0};
+    message_wait_for_handler(comm);
+    pthread_mutex_unlock(&comm->lock);
+}

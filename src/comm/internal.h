@@ -1,0 +1,400 @@
+/*
+ * The communicator's inside, shared by its files; nothing outside src/comm includes this.
+ *
+ *   comm.c     public calls: start, wait, close         any thread, under comm->lock
+ *   plan.c     schedules made ready to run, cached      calling thread; free runs under comm->lock
+ *   exec.c     running them: what may start, finish     I/O thread only, as all below
+ *   rx.c tx.c  frames in and out of a byte stream
+ *   stage.c    pages for bytes that came early
+ *   fail.c     the first failure: spread, settle, finish everything
+ *   message.c  small messages
+ *   transport/ tcp (sockets) and sim (memory): byte streams between ranks, nothing of frames or collectives
+ *
+ * Threads. All that moves data runs on one thread, the transport's ("I/O thread"; for sim: the caller of
+ * comm_sim_run), without locks. comm->lock guards what calls share with it: handles, the queue of started
+ * operations, messages, the cause. It is held for moments only and never while a callback of the user runs.
+ *
+ * Flow control. A receiver always reads its sockets, so what arrives must have a place. Pieces of SENDs that
+ * are not `staged` have one by the schedule's promise. Others are charged, in pages of 4 KiB, to a window
+ * that the receiver opens when it starts the operation (POST) and refills as it consumes (CREDIT). Windows
+ * are open for the COMM_OPEN_WINDOWS oldest operations, which bounds staging memory; the oldest always has
+ * one, so it always advances, and by induction all do. Before the POST is there, small operations may use the
+ * peer's eager budget (64 KiB a pair). Lower sequence numbers go first on each stream, control frames before
+ * all pieces.
+ */
+#ifndef COMM_INTERNAL_H
+#define COMM_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#include "comm/comm.h"
+#include "core/collective/schedule.h"
+#include "platform/wire/data.h"
+
+#define COMM_MAX_OPS      256  /* pending operations */
+#define COMM_MAX_AHEAD    256  /* operations that a rank may be ahead of its slowest peer */
+#define COMM_RING         1024 /* of sequence numbers: more than own span + how far a peer can be ahead */
+#define COMM_MAX_PLANS    64
+#define COMM_MAX_MESSAGES 256
+#define COMM_MAX_KEPT     64
+
+#define COMM_PAGE         4096
+#define COMM_WINDOW       (1u << 20)
+#define COMM_OPEN_WINDOWS 3
+#define COMM_EAGER_BUDGET 65536
+#define COMM_EAGER_MOST   16384 /* staged bytes to one peer of an operation that may go eagerly */
+#define COMM_NONE         UINT32_MAX
+#define RECV_STARTED      UINT8_MAX /* in run->waits: a RECV takes its data directly from now on */
+
+_Static_assert((COMM_RING & (COMM_RING - 1)) == 0 && COMM_RING > COMM_MAX_OPS + 2 * COMM_MAX_AHEAD,
+               "ring of calls");
+_Static_assert(DATA_PIECE_MAX % COMM_PAGE == 0 && COMM_PAGE % 8 == 0,
+               "pieces end at pages, pages at elements");
+
+/* ---- Transport: byte streams to each peer. All on the I/O thread but wake
+ * ------------------------------------------- */
+
+typedef struct comm_transport {
+    /* Bytes taken or got; 0: none now; -1: the stream is broken, errno tells (0: the peer closed it). */
+    ssize_t (*send)(void *self, uint32_t peer, const struct iovec *iov, int n);
+    ssize_t (*receive)(void *self, uint32_t peer, const struct iovec *iov, int n);
+    void (*want_write)(void *self, uint32_t peer, bool on); /* call exec_writable when it takes bytes again */
+    bool (*drained)(void *self, uint32_t peer);             /* the other side has all that was sent */
+    void (*drop)(void *self, uint32_t peer);                /* close this stream */
+    void (*tick_in)(void *self, ns_t after);                /* call exec_tick once, then */
+    ns_t (*now)(void *self);
+    void (*wake)(void *self);          /* any thread: call exec_wake soon */
+    void (*spin)(void *self, bool on); /* short waits ahead */
+    ns_t (*cpu)(void *self);           /* any thread: CPU time of the I/O thread */
+    bool (*is_current)(void *self);    /* any thread: this is the I/O thread */
+    void (*stop)(void *self);          /* close all streams, call exec_* no more */
+    void (*close)(void *self); /* after stop, any other thread: no callback runs afterwards; frees self */
+    bool blocking;             /* inspan_op_wait may sleep: somebody else runs the I/O thread */
+} comm_transport_t;
+
+/* ---- Plans and runs
+ * ---------------------------------------------------------------------------------------------------- */
+
+typedef struct comm_run comm_run_t;
+
+typedef struct comm_plan { /* read-only once built, but for the last three */
+    data_call_t call;
+    schedule_t *schedule;
+    uint32_t element_size;
+    uint64_t bytes;             /* of the whole buffer */
+    uint8_t *waits;             /* (n_ops) operations each one waits for */
+    uint32_t *dependents_first; /* (n_ops + 1) into dependents */
+    uint32_t *dependents;
+    uint32_t *sends_first, *sends;     /* (world + 1), operations per peer in list order */
+    uint32_t *recvs_first, *recvs;     /* (world + 1), operations per peer by (chunk, tag) */
+    uint32_t *position;                /* (n_ops) of a SEND in its peer's sends */
+    uint32_t *bits_first;              /* (world + 1) first word of each peer's bitmaps */
+    uint64_t *staged_to, *staged_from; /* (world) bytes in pages that need credit */
+    comm_run_t *free_runs;             /* under comm->lock */
+    uint32_t users;                    /* runs in use; under comm->lock */
+    uint64_t last_use;
+} comm_plan_t;
+
+/* A chain of staged pages: bytes of one transfer that came before they could be placed. */
+typedef struct page_chain {
+    uint32_t first, last; /* COMM_NONE: empty */
+} page_chain_t;
+
+struct comm_run {
+    comm_plan_t *plan;
+    comm_run_t *next; /* of the plan's free runs, or of those waiting to begin */
+    inspan_op_t *op;
+    uint64_t seq;
+    ns_t since;
+    const uint8_t *in;
+    uint8_t *out, *tmp;
+    uint32_t left;       /* operations not finished */
+    bool open;           /* has windows */
+    uint8_t *waits;      /* (n_ops) what it still waits for, or RECV_STARTED */
+    uint64_t *moved;     /* (n_ops) SEND: bytes handed to frames; RECV: bytes placed */
+    uint64_t *arrived;   /* (n_ops) RECV: bytes of complete pieces, placed or staged */
+    uint8_t *whole;      /* (n_ops) RECV: its last piece arrived */
+    page_chain_t *chain; /* (n_ops) RECV: staged */
+    uint32_t *work;      /* (n_ops) queue of operations that may start and are no SEND */
+    uint32_t work_head, work_tail;
+    uint32_t *n_ready; /* (world) bits set in them */
+    uint64_t
+        *ready[2];    /* bitmaps of SENDs that may start, per peer by position; [1]: those that need credit */
+    uint64_t *window; /* (world) what the peer may still send */
+    uint64_t *to_tell;   /* (world) credit not yet told */
+    uint8_t *tell;       /* (world) it is worth a frame; counted in credits_due */
+    uint64_t *uncovered; /* (world) staged bytes for which no credit was told yet */
+};
+
+/* ---- Handles
+ * --------------------------------------------------------------------------------------------------------------
+ */
+
+typedef enum op_state { OP_FREE, OP_PENDING, OP_DONE } op_state_t;
+
+struct inspan_op {
+    inspan_comm_t *comm;
+    op_state_t state;
+    inspan_status_t status;
+    pthread_cond_t finished;
+    comm_done_fn done;
+    void *done_context;
+    inspan_op_t *next_free;
+};
+
+/* ---- Peers
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct comm_message_node {
+    struct comm_message_node *next;
+    uint32_t bytes;
+    uint8_t data[COMM_MESSAGE_MAX];
+} comm_message_node_t;
+
+typedef struct message_queue {
+    comm_message_node_t *first, *last;
+    uint32_t n;
+} message_queue_t;
+
+typedef enum rx_mode { RX_HEADER, RX_CONTROL, RX_PLACE, RX_REDUCE, RX_STAGE, RX_DISCARD } rx_mode_t;
+
+#define RX_LOOK        8192
+#define RX_PIECE_PAGES (DATA_PIECE_MAX / COMM_PAGE)
+
+typedef struct rx {
+    rx_mode_t mode;
+    data_frame_t frame;
+    uint32_t left;   /* of the payload */
+    uint8_t *at;     /* PLACE, REDUCE: where the next byte or element goes */
+    comm_run_t *run; /* of a piece; NULL: it came before the operation was started */
+    uint32_t op;
+    uint32_t carry; /* REDUCE: bytes of a split element */
+    uint8_t carried[8];
+    uint32_t pages[RX_PIECE_PAGES], n_pages; /* STAGE */
+    uint8_t look[RX_LOOK];                   /* bytes read ahead */
+    uint32_t look_at, look_end;
+    uint8_t control[DATA_MESSAGE_MAX];
+} rx_t;
+
+#define TX_UNITS   8
+#define TX_BYTES   (4 * DATA_PIECE_MAX)
+#define TX_CONTROL 12288
+
+typedef struct tx_unit {
+    uint8_t header[DATA_HEADER_BYTES];
+    uint32_t header_bytes; /* 0 for control: its frames lie ready in tx.control */
+    const uint8_t *payload;
+    uint32_t bytes;
+    comm_run_t *run; /* NULL: control */
+    uint32_t op;
+    bool last; /* of its SEND */
+} tx_unit_t;
+
+typedef struct tx {
+    tx_unit_t units[TX_UNITS];
+    uint32_t n;
+    uint32_t sent;   /* bytes of units[0] that are gone */
+    uint64_t bytes;  /* in units, payload */
+    uint64_t posted; /* last operation told by POST */
+    bool blocked, control_busy;
+    bool ping, bye, abort; /* to be sent */
+    bool bye_sent;
+    ns_t last;
+    uint8_t *rescue; /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
+    uint8_t control[TX_CONTROL];
+} tx_t;
+
+typedef struct peer_call { /* what the peer said about an operation */
+    uint64_t seq;
+    data_call_t call;
+    uint64_t credit;
+} peer_call_t;
+
+typedef struct early { /* a transfer that came before the operation was started here */
+    uint64_t seq;      /* 0: free */
+    uint32_t chunk, tag;
+    uint64_t arrived;
+    page_chain_t chain;
+} early_t;
+
+#define MAX_EARLY (COMM_EAGER_BUDGET / COMM_PAGE)
+
+typedef struct comm_peer {
+    bool gone;              /* the stream is closed */
+    bool bye;               /* it closed in order: no operation beyond `posted` will come */
+    bool aborted;           /* it sent its cause */
+    bool dirty;             /* something to send */
+    uint64_t posted;        /* its last operation */
+    uint64_t eager_in;      /* eager budget that it has left */
+    uint64_t eager_out;     /* that we have left */
+    uint64_t eager_to_tell; /* consumed, not yet told */
+    uint32_t credits_due;   /* runs whose to_tell is worth a frame */
+    ns_t heard;             /* last bytes from it */
+    early_t early[MAX_EARLY];
+    peer_call_t *calls;       /* (COMM_RING) by sequence number */
+    message_queue_t messages; /* to it; under lock */
+    message_queue_t kept;     /* from it, before there was a handler */
+    rx_t rx;
+    tx_t tx;
+} comm_peer_t;
+
+/* ---- The communicator
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct page {
+    uint32_t next;
+    uint32_t bytes; /* used */
+    uint8_t charge; /* DATA_EAGER, DATA_WINDOW or 0 */
+} page_t;
+
+typedef struct stage {
+    uint8_t *memory; /* (n, COMM_PAGE) */
+    page_t *pages;
+    uint32_t n, free;
+} stage_t;
+
+#define COMM_MAX_LISTENERS 4
+
+typedef struct failure_listener {
+    comm_failure_fn fn; /* NULL: free */
+    void *context;
+    bool told;
+} failure_listener_t;
+
+typedef enum comm_health { COMM_HEALTHY, COMM_SETTLING, COMM_FAILED } comm_health_t;
+
+struct inspan_comm {
+    uint64_t job, view;
+    uint32_t rank, world;
+    inspan_member_t *members;
+    ns_t failure_timeout;
+    inspan_schedule_t forced;
+    double *weights; /* (world) or NULL */
+    uint64_t chunk_bytes;
+    const comm_transport_t *transport;
+    void *transport_self;
+
+    /* Calling threads, one at a time. */
+    comm_plan_t *plans[COMM_MAX_PLANS];
+    uint32_t n_plans;
+    uint64_t plan_clock;
+
+    /* Under lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* closed, handler_running */
+    inspan_op_t ops[COMM_MAX_OPS];
+    inspan_op_t *free_ops;
+    uint32_t pending;
+    comm_run_t *queued_first, *queued_last;
+    bool failed; /* cause is final */
+    bool wake_sent;
+    inspan_cause_t cause;
+    bool proposed; /* a cause from another thread waits in proposal */
+    inspan_cause_t proposal;
+    bool closing, closed;
+    comm_message_fn on_message;
+    void *on_message_context;
+    failure_listener_t listeners[COMM_MAX_LISTENERS];
+    bool handler_running;
+    comm_message_node_t *message_nodes, *free_messages;
+    uint64_t operations;
+    ns_t busy_since, busy;
+
+    /* I/O thread. */
+    comm_health_t health;
+    ns_t settle_until, close_until, last_tick;
+    comm_run_t *waiting_first, *waiting_last; /* started, not yet begun */
+    comm_run_t *runs[COMM_RING];              /* active, by sequence number */
+    data_call_t calls[COMM_RING];             /* own, by sequence number */
+    uint64_t oldest, posted;                  /* active ones lie in [oldest, posted] */
+    uint32_t n_active, n_open, n_small;
+    bool working; /* some run has work queued */
+    bool spinning;
+    uint8_t *scratch; /* (DATA_PIECE_MAX + 8) bytes to be reduced */
+    stage_t stage;
+    comm_peer_t *peers; /* (world) */
+    atomic_uint_least64_t bytes_sent, bytes_received;
+};
+
+static inline comm_run_t *exec_run(const inspan_comm_t *comm, uint64_t seq)
+{
+    if (seq < comm->oldest || seq > comm->posted) return NULL;
+    return comm->runs[seq % COMM_RING];
+}
+
+static inline uint64_t pages_cost(uint64_t bytes)
+{
+    return bytes == 0 ? COMM_PAGE : (bytes + COMM_PAGE - 1) / COMM_PAGE * COMM_PAGE;
+}
+
+/* comm.c */
+inspan_status_t comm_create(const comm_options_t *options, const comm_transport_t *transport, void *self,
+                            inspan_comm_t **comm, inspan_error_t *err);
+void comm_free(inspan_comm_t *comm); /* not its transport */
+void comm_wake(inspan_comm_t *comm);
+void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status); /* I/O thread */
+void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size);
+inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t *err);
+
+/* plan.c */
+inspan_status_t plan_get(inspan_comm_t *comm, const data_call_t *call, comm_plan_t **plan);
+inspan_status_t plan_take_run(inspan_comm_t *comm, comm_plan_t *plan, comm_run_t **run);
+void plan_return_run(comm_run_t *run); /* under lock */
+void plan_free_all(inspan_comm_t *comm);
+uint64_t plan_layout(const inspan_comm_t *comm, uint64_t chunk_bytes);
+/* Bytes of an operation's chunk, and where it lies for the side `buffer`. */
+uint64_t run_bytes(const comm_run_t *run, uint32_t op);
+uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer);
+/* The RECV of (peer, chunk, tag), or COMM_NONE. */
+uint32_t plan_find_recv(const comm_plan_t *plan, uint32_t peer, uint32_t chunk, uint32_t tag);
+
+/* exec.c: entry points of the transport, on the I/O thread */
+void exec_wake(inspan_comm_t *comm);
+void exec_readable(inspan_comm_t *comm, uint32_t peer);
+void exec_writable(inspan_comm_t *comm, uint32_t peer);
+void exec_tick(inspan_comm_t *comm);
+/* exec.c: for rx and tx */
+void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op);
+void exec_consume(inspan_comm_t *comm, comm_run_t *run,
+                  uint32_t op); /* place what is staged of a RECV that may */
+void exec_credit(inspan_comm_t *comm, comm_run_t *run, uint32_t peer, uint64_t cost, bool eager);
+void exec_mark(inspan_comm_t *comm, uint32_t peer);
+void exec_drop_all(inspan_comm_t *comm, inspan_status_t status); /* end all runs */
+void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq);
+
+/* rx.c, tx.c */
+void rx_read(inspan_comm_t *comm, uint32_t peer);
+void rx_discard(inspan_comm_t *comm, uint32_t peer); /* what is being received goes nowhere any more */
+void tx_flush(inspan_comm_t *comm, uint32_t peer);
+void tx_rescue(inspan_comm_t *comm, uint32_t peer); /* let go of all buffers of operations */
+bool tx_idle(const inspan_comm_t *comm, uint32_t peer);
+
+/* stage.c */
+inspan_status_t stage_open(stage_t *stage, uint32_t peers);
+void stage_close(stage_t *stage);
+uint32_t stage_take(stage_t *stage); /* COMM_NONE: none left, a peer passed its credit */
+void stage_give(stage_t *stage, uint32_t page);
+void stage_append(stage_t *stage, page_chain_t *chain, uint32_t page);
+
+/* fail.c */
+void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause);
+void fail_settle(inspan_comm_t *comm, bool now); /* make the cause final, if its time has come or `now` */
+void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void fail_protocol(inspan_comm_t *comm, uint32_t peer, const char *what);
+void fail_tell_listeners(inspan_comm_t *comm);
+
+/* message.c */
+void message_wait_for_handler(inspan_comm_t *comm); /* lock held: no callback of the user runs any more */
+void message_arrived(inspan_comm_t *comm, uint32_t peer, const uint8_t *data, size_t bytes);
+void message_deliver_kept(inspan_comm_t *comm); /* own messages, and kept ones once there is a handler */
+size_t message_take(inspan_comm_t *comm, uint32_t peer, uint8_t *frames,
+                    size_t room); /* as frames, ready to send */
+inspan_status_t message_open(inspan_comm_t *comm);
+void message_close(inspan_comm_t *comm);
+
+#endif

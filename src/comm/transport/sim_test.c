@@ -1,0 +1,213 @@
+/* The sim transport: the conformance suite, and what only it can show: the same history for the same seed,
+ * crashes. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "comm/conformance_test.h"
+
+/* Ranks are threads that run one at a time, in turns: one gives its turn away only where it waits. */
+typedef struct turns {
+    comm_sim_t *sim;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t turn, n;
+    bool left[16], threads;
+    uint64_t idle; /* turns without any event: above a bound, waiting is in vain */
+} turns_t;
+
+#define SIM_PATIENCE 1000
+
+static void take_turn(turns_t *turns, uint32_t rank)
+{
+    pthread_mutex_lock(&turns->lock);
+    while (turns->turn != rank) pthread_cond_wait(&turns->changed, &turns->lock);
+    pthread_mutex_unlock(&turns->lock);
+}
+
+static void give_turn(turns_t *turns, uint32_t rank, bool leave)
+{
+    pthread_mutex_lock(&turns->lock);
+    turns->left[rank] |= leave;
+    for (uint32_t i = 1; i <= turns->n; i++) {
+        turns->turn = (rank + i) % turns->n;
+        if (!turns->left[turns->turn]) break;
+    }
+    pthread_cond_broadcast(&turns->changed);
+    pthread_mutex_unlock(&turns->lock);
+}
+
+static inspan_status_t sim_wait(world_t *world, uint32_t rank, inspan_op_t *op)
+{
+    turns_t *turns = world->self;
+    for (;;) {
+        inspan_status_t status = inspan_op_test(op);
+        if (status != INSPAN_PENDING) {
+            turns->idle = 0;
+            return status;
+        }
+        turns->idle = comm_sim_run(turns->sim, 30) > 0 ? 0 : turns->idle + 1;
+        if (turns->idle > SIM_PATIENCE) return INSPAN_TIMEOUT;
+        if (turns->threads) {
+            give_turn(turns, rank, false);
+            take_turn(turns, rank);
+        }
+    }
+}
+
+typedef struct rank_thread {
+    world_t *world;
+    uint32_t rank;
+    void (*fn)(world_t *, uint32_t, void *);
+    void *context;
+} rank_thread_t;
+
+static void *rank_main(void *argument)
+{
+    rank_thread_t *self = argument;
+    turns_t *turns = self->world->self;
+    take_turn(turns, self->rank);
+    self->fn(self->world, self->rank, self->context);
+    give_turn(turns, self->rank, true);
+    return NULL;
+}
+
+static void sim_each(world_t *world, void (*fn)(world_t *, uint32_t, void *), void *context)
+{
+    turns_t *turns = world->self;
+    pthread_t threads[16];
+    rank_thread_t ranks[16];
+    turns->turn = 0;
+    turns->threads = true;
+    memset(turns->left, 0, sizeof turns->left);
+    for (uint32_t r = 0; r < world->n; r++) {
+        ranks[r] = (rank_thread_t){world, r, fn, context};
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < world->n; r++) pthread_join(threads[r], NULL);
+    turns->threads = false;
+}
+
+static uint64_t seed = 1;
+
+static void sim_open(world_t *world, uint32_t n, const comm_options_t *options)
+{
+    turns_t *turns = calloc(1, sizeof *turns);
+    pthread_mutex_init(&turns->lock, NULL);
+    pthread_cond_init(&turns->changed, NULL);
+    turns->n = n;
+    assert_int_equal(comm_sim_open(n, seed++, &turns->sim), INSPAN_OK);
+    *world = (world_t){.n = n, .self = turns, .wait = sim_wait, .each = sim_each};
+    inspan_member_t members[16] = {0};
+    for (uint32_t r = 0; r < n; r++) snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
+    for (uint32_t r = 0; r < n; r++) {
+        comm_options_t mine = *options;
+        mine.rank = r;
+        mine.world = n;
+        mine.members = members;
+        assert_int_equal(comm_sim_comm(turns->sim, &mine, &world->comms[r]), INSPAN_OK);
+    }
+}
+
+static void sim_close(world_t *world)
+{
+    turns_t *turns = world->self;
+    for (uint32_t r = 0; r < world->n; r++) inspan_comm_close(world->comms[r]);
+    comm_sim_close(turns->sim);
+    free(turns);
+}
+
+static const harness_t harness = {"comm over sim", sim_open, sim_close};
+
+/* ---- Only here
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* One all-reduce of a world; how many events it took. Ranks start it at times that the seed decides. */
+static uint64_t history(uint64_t of, uint32_t n, inspan_schedule_t schedule, uint64_t crash_after,
+                        inspan_status_t *status, int32_t *blamed)
+{
+    enum { COUNT = 200000 };
+    seed = of;
+    world_t world;
+    comm_options_t options = {.failure_timeout = NS_PER_S, .schedule = schedule, .chunk_bytes = 30000};
+    sim_open(&world, n, &options);
+    turns_t *turns = world.self;
+    float *in = malloc(COUNT * sizeof *in), *out = calloc((size_t)COUNT * n, sizeof *out);
+    for (int i = 0; i < COUNT; i++) in[i] = (float)(i % 13);
+    inspan_op_t *ops[16];
+    uint64_t events = 0;
+    rng_t rng;
+    rng_seed(&rng, of, 1);
+    for (uint32_t r = 0; r < n; r++) {
+        assert_int_equal(inspan_allreduce(world.comms[r], in, out + (size_t)r * COUNT, COUNT, INSPAN_FP32,
+                                          INSPAN_SUM, &ops[r]),
+                         INSPAN_OK);
+        events += comm_sim_run(turns->sim, rng_below(&rng, 300));
+    }
+    events += comm_sim_run(turns->sim, crash_after);
+    if (crash_after < UINT64_MAX) {
+        comm_sim_crash(turns->sim, n - 1);
+        events += comm_sim_run(turns->sim, UINT64_MAX);
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        status[r] = inspan_op_test(ops[r]);
+        inspan_cause_t cause;
+        blamed[r] = inspan_comm_cause(world.comms[r], &cause) ? cause.rank : -1;
+        if (status[r] == INSPAN_OK)
+            for (int i = 0; i < COUNT; i++) assert_true(out[(size_t)r * COUNT + i] == (float)(i % 13) * n);
+    }
+    sim_close(&world);
+    free(in);
+    free(out);
+    return events;
+}
+
+static void seeds_decide(void **state)
+{
+    (void)state;
+    inspan_status_t status[16];
+    int32_t blamed[16];
+    uint64_t first = history(42, 4, INSPAN_SCHEDULE_DIRECT, UINT64_MAX, status, blamed);
+    assert_int_equal(first, history(42, 4, INSPAN_SCHEDULE_DIRECT, UINT64_MAX, status, blamed));
+    assert_int_not_equal(first, history(43, 4, INSPAN_SCHEDULE_DIRECT, UINT64_MAX, status, blamed));
+    for (uint64_t of = 100; of < 160; of++) {
+        history(of, 2 + of % 5, (inspan_schedule_t)(1 + of % 3), UINT64_MAX, status, blamed);
+        for (uint32_t r = 0; r < 2 + of % 5; r++) assert_int_equal(status[r], INSPAN_OK);
+    }
+}
+
+/* Whenever the last rank crashes: each survivor has the result, or fails and blames that rank. Nobody is left
+ * waiting. */
+static void crashes_at_any_time(void **state)
+{
+    (void)state;
+    int failed = 0;
+    for (uint64_t of = 200; of < 260; of++) {
+        inspan_status_t status[16];
+        int32_t blamed[16];
+        const uint32_t n = 3 + of % 3;
+        history(of, n, (inspan_schedule_t)(1 + of % 3), (of - 200) * 5, status, blamed);
+        for (uint32_t r = 0; r + 1 < n; r++) {
+            assert_true(status[r] == INSPAN_OK || status[r] == INSPAN_PEER_LOST);
+            assert_int_equal(blamed[r],
+                             n - 1); /* the communicator knows, though the operation may have finished */
+            failed += status[r] != INSPAN_OK;
+        }
+    }
+    assert_true(failed > 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(seeds_decide), cmocka_unit_test(crashes_at_any_time)};
+    int failed = conformance_run(&harness);
+    return failed + cmocka_run_group_tests_name("only sim", tests, NULL, NULL);
+}
