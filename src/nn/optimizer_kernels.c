@@ -3,8 +3,9 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "nn/isa.h"
 
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
 #error "excess precision (x87) would change the bits: build with SSE2"
@@ -50,28 +51,37 @@
     }                                                                                                        \
     /* Lanes as vectors, so that the compiler keeps the order by index whatever the width of its registers.  \
      */                                                                                                      \
-    typedef real block_##suffix##_t __attribute__((vector_size(OPTIMIZER_LANES / 2 * sizeof(real))));        \
+    typedef real block_##suffix##_t __attribute__((vector_size(VECTOR * sizeof(real))));                     \
     BODY add_squares_##suffix(const real *sums, size_t n, double lanes[OPTIMIZER_LANES])                     \
     {                                                                                                        \
-        lanes_t low, high;                                                                                   \
-        memcpy(&low, lanes, sizeof low);                                                                     \
-        memcpy(&high, lanes + OPTIMIZER_LANES / 2, sizeof high);                                             \
+        lanes_t a, b, c, d;                                                                                  \
+        memcpy(&a, lanes, sizeof a);                                                                         \
+        memcpy(&b, lanes + VECTOR, sizeof b);                                                                \
+        memcpy(&c, lanes + 2 * VECTOR, sizeof c);                                                            \
+        memcpy(&d, lanes + 3 * VECTOR, sizeof d);                                                            \
         size_t i = 0;                                                                                        \
         for (; i + OPTIMIZER_LANES <= n; i += OPTIMIZER_LANES) {                                             \
-            block_##suffix##_t a, b;                                                                         \
-            memcpy(&a, sums + i, sizeof a);                                                                  \
-            memcpy(&b, sums + i + OPTIMIZER_LANES / 2, sizeof b);                                            \
-            lanes_t wide_a = __builtin_convertvector(a, lanes_t),                                            \
-                    wide_b = __builtin_convertvector(b, lanes_t);                                            \
-            low += wide_a * wide_a;                                                                          \
-            high += wide_b * wide_b;                                                                         \
+            block_##suffix##_t blocks[4];                                                                    \
+            memcpy(blocks, sums + i, sizeof blocks);                                                         \
+            lanes_t w = __builtin_convertvector(blocks[0], lanes_t),                                         \
+                    x = __builtin_convertvector(blocks[1], lanes_t);                                         \
+            lanes_t y = __builtin_convertvector(blocks[2], lanes_t),                                         \
+                    z = __builtin_convertvector(blocks[3], lanes_t);                                         \
+            a += w * w;                                                                                      \
+            b += x * x;                                                                                      \
+            c += y * y;                                                                                      \
+            d += z * z;                                                                                      \
         }                                                                                                    \
-        memcpy(lanes, &low, sizeof low);                                                                     \
-        memcpy(lanes + OPTIMIZER_LANES / 2, &high, sizeof high);                                             \
+        memcpy(lanes, &a, sizeof a);                                                                         \
+        memcpy(lanes + VECTOR, &b, sizeof b);                                                                \
+        memcpy(lanes + 2 * VECTOR, &c, sizeof c);                                                            \
+        memcpy(lanes + 3 * VECTOR, &d, sizeof d);                                                            \
         for (size_t lane = 0; i < n; i++, lane++) lanes[lane] += (double)sums[i] * (double)sums[i];          \
     }
 
-typedef double lanes_t __attribute__((vector_size(OPTIMIZER_LANES / 2 * sizeof(double))));
+#define VECTOR 4 /* lanes in a vector: the width of AVX2; two of SSE2 or half of AVX-512 */
+_Static_assert(OPTIMIZER_LANES == 4 * VECTOR, "four vectors of lanes");
+typedef double lanes_t __attribute__((vector_size(VECTOR * sizeof(double))));
 
 DEFINE_BODIES(float, fp32, sqrtf)
 DEFINE_BODIES(double, fp64, sqrt)
@@ -122,10 +132,7 @@ const optimizer_kernels_t *optimizer_kernels_at(int level, int fp64)
 
 const optimizer_kernels_t *optimizer_kernels_best(int fp64)
 {
-    const char *cap = getenv("INSPAN_ISA");
-    int level = OPTIMIZER_LEVELS - 1;
-    if (cap != NULL && strcmp(cap, "scalar") == 0) level = 0;
-    if (cap != NULL && strcmp(cap, "avx2") == 0) level = 1;
+    int level = (int)nn_isa_best();
     while (optimizer_kernels_at(level, fp64) == NULL) level--;
     return optimizer_kernels_at(level, fp64);
 }
