@@ -59,10 +59,10 @@ static uint16_t fp32_to_bf16(float value)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-#define SAME(x)   (x)
-#define SUM(a, b) ((a) + (b))
-#define MIN(a, b) ((b) < (a) || (b) != (b) ? (b) : (a)) /* a NaN in b wins here, one in a by failing b < a   \
-                                                         */
+/* Where b is a NaN it wins; where a is one, b < a fails and a stays. */
+#define SAME(x)    (x)
+#define SUM(a, b)  ((a) + (b))
+#define MIN(a, b)  ((b) < (a) || (b) != (b) ? (b) : (a))
 #define MAX(a, b)  ((b) > (a) || (b) != (b) ? (b) : (a))
 #define IMIN(a, b) ((b) < (a) ? (b) : (a))
 #define IMAX(a, b) ((b) > (a) ? (b) : (a))
