@@ -63,7 +63,7 @@ static json_t *node_json(const rank_view_t *view, double all_samples)
 static void copy_common(json_t *out, const rank_view_t *views, size_t n)
 {
     static const char *const keys[] = {"loss_first",      "loss_last",     "validation_first",
-                                       "validation_last", "samples_per_s", "wall_s"};
+                                       "validation_last", "accuracy_last", "samples_per_s", "wall_s"};
     const rank_view_t *first = n > 0 ? &views[0] : NULL;
     for (size_t i = 0; i < n; i++)
         if (views[i].own != NULL) {
@@ -133,8 +133,7 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     return out;
 }
 
-/* ---- For people
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- For people ---------------------------------------------------------------------------------------- */
 
 static void print_loss(FILE *out, const json_t *summary, const char *label, const char *first,
                        const char *last)
