@@ -5,7 +5,7 @@
 #include "cli/show.h"
 #include "nn/nn.h"
 
-/* Those that this program was built with, found by the build: "name version\n" each. */
+/* Those that this program was built with, found by the build: "name=version;" each. */
 static const char libraries[] = INSPAN_LIBRARIES;
 
 int cmd_version(int argc, char **argv)
@@ -24,7 +24,7 @@ int cmd_version(int argc, char **argv)
     if (!json) printf("inspan %s (compiler %s)\n", INSPAN_VERSION_TEXT, __VERSION__);
     for (const char *at = libraries; *at != '\0'; at += strcspn(at, ";") + (strchr(at, ';') != NULL)) {
         char name[64], version[64];
-        if (sscanf(at, "%63[^ ;] %63[^;]", name, version) != 2) continue;
+        if (sscanf(at, "%63[^=;]=%63[^;]", name, version) != 2) continue;
         json_set_string(list, name, version);
         if (!json) printf("  %-12s %s\n", name, version);
     }

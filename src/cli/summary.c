@@ -63,7 +63,8 @@ static json_t *node_json(const rank_view_t *view, double all_samples)
 static void copy_common(json_t *out, const rank_view_t *views, size_t n)
 {
     static const char *const keys[] = {"loss_first",      "loss_last",     "validation_first",
-                                       "validation_last", "accuracy_last", "samples_per_s", "wall_s"};
+                                       "validation_last", "accuracy_last", "samples_per_s",
+                                       "wall_s"};
     const rank_view_t *first = n > 0 ? &views[0] : NULL;
     for (size_t i = 0; i < n; i++)
         if (views[i].own != NULL) {

@@ -158,7 +158,8 @@ static inspan_status_t manager_away(watch_t *watch, inspan_error_t *err)
         show_text(watch, text);
         watch->away_since = now;
     }
-    if (now - watch->away_since > AWAY_BOUND) {
+    ns_t bound = watch->options->away_bound > 0 ? watch->options->away_bound : AWAY_BOUND;
+    if (now - watch->away_since > bound) {
         char text[INSPAN_ERROR_TEXT];
         snprintf(text, sizeof text, "%s", err->text);
         return error_set(err, INSPAN_UNREACHABLE,

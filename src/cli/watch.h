@@ -9,11 +9,12 @@ typedef struct watch_options {
     uint64_t global_batch; /* for the time left; 0: not shown */
     interrupt_t *interrupt;
     cluster_t *cluster; /* a private one: looked after meanwhile; NULL */
+    ns_t away_bound;    /* how long a manager that is away is tried again; 0: 60 s */
 } watch_options_t;
 
 /*
  * Blocks until the job has ended, in whatever state: *job (client_free). The first Ctrl-C cancels the job,
- * the second leaves it: ABORTED. A manager that goes away is tried again for 60 s: UNREACHABLE; PEER_LOST: a
+ * the second leaves it: ABORTED. A manager that is away for longer than away_bound: UNREACHABLE; PEER_LOST: a
  * process of the private cluster has ended.
  */
 inspan_status_t watch_job(rpc_client_t *client, uint64_t id, const watch_options_t *options,
