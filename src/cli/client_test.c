@@ -16,9 +16,9 @@
 
 #include "base/rng.h"
 #include "cli/client.h"
+#include "cli/exchange.h"
 #include "cli/results.h"
 #include "cli/summary.h"
-#include "cli/transfer.h"
 #include "cli/watch.h"
 #include "platform/os/os_file.h"
 
@@ -272,22 +272,22 @@ static void make_file(const fixture_t *fixture, const char *name, size_t bytes, 
 static void files_go_there_and_back(void **state)
 {
     fixture_t *fixture = *state;
-    const size_t sizes[] = {0, 1, 1000, TRANSFER_CHUNK - 1, TRANSFER_CHUNK, TRANSFER_CHUNK + 1, 3500000};
+    const size_t sizes[] = {0, 1, 1000, EXCHANGE_CHUNK - 1, EXCHANGE_CHUNK, EXCHANGE_CHUNK + 1, 3500000};
     inspan_error_t err = {0};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        char path[128], back[128], hash[TRANSFER_HASH_SIZE], again[TRANSFER_HASH_SIZE];
+        char path[128], back[128], hash[EXCHANGE_HASH_SIZE], again[EXCHANGE_HASH_SIZE];
         uint64_t bytes = 0;
         make_file(fixture, "data", sizes[i], path, sizeof path);
         snprintf(back, sizeof back, "%s/back", fixture->folder);
-        assert_int_equal(transfer_hash(path, hash, &bytes, &err), INSPAN_OK);
+        assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
         assert_int_equal(bytes, sizes[i]);
-        if (transfer_put(fixture->client, path, hash, bytes, &err) != INSPAN_OK) fail_msg("%s", err.text);
+        if (exchange_put(fixture->client, path, hash, bytes, &err) != INSPAN_OK) fail_msg("%s", err.text);
         assert_int_equal(fixture->fake.stored_bytes, sizes[i]);
         int puts = atomic_load(&fixture->fake.puts);
-        assert_int_equal(transfer_put(fixture->client, path, hash, bytes, &err), INSPAN_OK);
+        assert_int_equal(exchange_put(fixture->client, path, hash, bytes, &err), INSPAN_OK);
         assert_int_equal(atomic_load(&fixture->fake.puts), puts); /* it was there: not sent again */
-        if (transfer_get(fixture->client, hash, bytes, back, &err) != INSPAN_OK) fail_msg("%s", err.text);
-        assert_int_equal(transfer_hash(back, again, &bytes, &err), INSPAN_OK);
+        if (exchange_get(fixture->client, hash, bytes, back, &err) != INSPAN_OK) fail_msg("%s", err.text);
+        assert_int_equal(exchange_hash(back, again, &bytes, &err), INSPAN_OK);
         assert_string_equal(again, hash);
     }
 }
@@ -295,22 +295,22 @@ static void files_go_there_and_back(void **state)
 static void damaged_files_are_refused(void **state)
 {
     fixture_t *fixture = *state;
-    char path[128], back[128], hash[TRANSFER_HASH_SIZE];
+    char path[128], back[128], hash[EXCHANGE_HASH_SIZE];
     uint64_t bytes = 0;
     inspan_error_t err = {0};
     make_file(fixture, "data", 1500000, path, sizeof path);
     snprintf(back, sizeof back, "%s/back", fixture->folder);
-    assert_int_equal(transfer_hash(path, hash, &bytes, &err), INSPAN_OK);
-    assert_int_equal(transfer_put(fixture->client, path, hash, bytes, &err), INSPAN_OK);
+    assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
+    assert_int_equal(exchange_put(fixture->client, path, hash, bytes, &err), INSPAN_OK);
     for (get_fault_t fault = GET_FLIPPED; fault <= GET_LONG; fault++) {
         atomic_store(&fixture->fake.fault, fault);
-        assert_int_equal(transfer_get(fixture->client, hash, bytes, back, &err), INSPAN_CORRUPT);
+        assert_int_equal(exchange_get(fixture->client, hash, bytes, back, &err), INSPAN_CORRUPT);
         assert_int_equal(access(back, F_OK), -1);
     }
-    assert_int_equal(transfer_put(fixture->client, path, "another", bytes - 1, &err), INSPAN_CORRUPT);
-    assert_int_equal(transfer_put(fixture->client, path, "third", bytes + 1, &err), INSPAN_CORRUPT);
-    assert_int_equal(transfer_hash("/no/such/file", hash, &bytes, &err), INSPAN_NOT_FOUND);
-    assert_int_equal(transfer_hash("/tmp", hash, &bytes, &err), INSPAN_IO);
+    assert_int_equal(exchange_put(fixture->client, path, "another", bytes - 1, &err), INSPAN_CORRUPT);
+    assert_int_equal(exchange_put(fixture->client, path, "third", bytes + 1, &err), INSPAN_CORRUPT);
+    assert_int_equal(exchange_hash("/no/such/file", hash, &bytes, &err), INSPAN_NOT_FOUND);
+    assert_int_equal(exchange_hash("/tmp", hash, &bytes, &err), INSPAN_IO);
 }
 
 static void results_stay_in_their_folder(void **state)
@@ -320,14 +320,14 @@ static void results_stay_in_their_folder(void **state)
                                       "a/", "a b",         "a\nb", "..",        "a/b/..",  "\xff"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (results_name_is_safe(bad[i])) fail_msg("\"%s\" was taken", bad[i]);
-    char path[128], folder[96], hash[TRANSFER_HASH_SIZE];
+    char path[128], folder[96], hash[EXCHANGE_HASH_SIZE];
     inspan_error_t err = {0};
     Inspan__V1__ResultFile file = INSPAN__V1__RESULT_FILE__INIT, *files[] = {&file};
     Inspan__V1__JobInfo job = INSPAN__V1__JOB_INFO__INIT;
     make_file(fixture, "data", 70000, path, sizeof path);
     snprintf(folder, sizeof folder, "%s/a/out", fixture->folder);
-    assert_int_equal(transfer_hash(path, hash, &file.bytes, &err), INSPAN_OK);
-    assert_int_equal(transfer_put(fixture->client, path, hash, file.bytes, &err), INSPAN_OK);
+    assert_int_equal(exchange_hash(path, hash, &file.bytes, &err), INSPAN_OK);
+    assert_int_equal(exchange_put(fixture->client, path, hash, file.bytes, &err), INSPAN_OK);
     file.hash = hash;
     job.n_results = 1;
     job.results = files;

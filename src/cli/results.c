@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/exchange.h"
 #include "cli/place.h"
-#include "cli/transfer.h"
 #include "platform/os/os_file.h"
 
 bool results_name_is_safe(const char *name)
@@ -34,7 +34,7 @@ inspan_status_t results_fetch(rpc_client_t *client, const Inspan__V1__JobInfo *j
         snprintf(path, sizeof path, "%s/%s", folder, file->name);
         snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(path, '/') - path), path);
         status = os_mkdir_all(parent, 0755, err);
-        if (status == INSPAN_OK) status = transfer_get(client, file->hash, file->bytes, path, err);
+        if (status == INSPAN_OK) status = exchange_get(client, file->hash, file->bytes, path, err);
         if (status != INSPAN_OK) error_prefix(err, "result %s", file->name);
     }
     return status;

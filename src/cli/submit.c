@@ -46,7 +46,7 @@ static inspan_status_t add_data(submit_t *submit, const char *key, const char *p
     submit_data_t *data = &submit->data[submit->n_data];
     data->key = key;
     inspan_status_t status = resolve(submit->folder, path, data->path, err);
-    if (status == INSPAN_OK) status = transfer_hash(data->path, data->hash, &data->bytes, err);
+    if (status == INSPAN_OK) status = exchange_hash(data->path, data->hash, &data->bytes, err);
     if (status == INSPAN_OK) submit->n_data++;
     if (status != INSPAN_OK) error_prefix(err, "%s", key);
     return status;
@@ -129,7 +129,7 @@ static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client
     file->bytes = data->bytes;
     file->path = absolute;
     file->fetch = data->bytes <= SUBMIT_PUT_LIMIT;
-    if (file->fetch) return transfer_put(client, data->path, data->hash, data->bytes, err);
+    if (file->fetch) return exchange_put(client, data->path, data->hash, data->bytes, err);
     fprintf(stderr, "%s is larger than %" PRIu64 " MB: it must lie at %s on every node\n", data->path,
             SUBMIT_PUT_LIMIT / 1000000, absolute);
     return INSPAN_OK;

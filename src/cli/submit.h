@@ -5,9 +5,9 @@
 #ifndef CLI_SUBMIT_H
 #define CLI_SUBMIT_H
 
+#include "cli/exchange.h"
 #include "cli/options.h"
 #include "cli/place.h"
-#include "cli/transfer.h"
 #include "train/job.h"
 
 #define SUBMIT_DATA_MAX  2                     /* data.path, data.labels */
@@ -17,7 +17,7 @@
 typedef struct submit_data {
     const char *key; /* "data.path" */
     char path[PLACE_PATH_MAX];
-    char hash[TRANSFER_HASH_SIZE];
+    char hash[EXCHANGE_HASH_SIZE];
     uint64_t bytes;
 } submit_data_t;
 

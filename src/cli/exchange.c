@@ -1,4 +1,4 @@
-#include "cli/transfer.h"
+#include "cli/exchange.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 typedef struct source {
     const char *path;
     int fd;
-    uint8_t *buffer; /* (TRANSFER_CHUNK) */
+    uint8_t *buffer; /* (EXCHANGE_CHUNK) */
 } source_t;
 
 static inspan_status_t open_source(const char *path, source_t *source, inspan_error_t *err)
@@ -28,7 +28,7 @@ static inspan_status_t open_source(const char *path, source_t *source, inspan_er
     *source = (source_t){.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
     if (source->fd < 0)
         return error_set_errno(err, errno == ENOENT ? INSPAN_NOT_FOUND : INSPAN_IO, "%s", path);
-    if (fstat(source->fd, &info) == 0 && S_ISREG(info.st_mode)) source->buffer = malloc(TRANSFER_CHUNK);
+    if (fstat(source->fd, &info) == 0 && S_ISREG(info.st_mode)) source->buffer = malloc(EXCHANGE_CHUNK);
     if (source->buffer != NULL) return INSPAN_OK;
     close(source->fd);
     source->fd = -1;
@@ -45,8 +45,8 @@ static void close_source(source_t *source)
 static inspan_status_t read_source(source_t *source, size_t *n, inspan_error_t *err)
 {
     size_t used = 0;
-    while (used < TRANSFER_CHUNK) {
-        ssize_t got = read(source->fd, source->buffer + used, TRANSFER_CHUNK - used);
+    while (used < EXCHANGE_CHUNK) {
+        ssize_t got = read(source->fd, source->buffer + used, EXCHANGE_CHUNK - used);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return error_set_errno(err, INSPAN_IO, "%s: reading", source->path);
         if (got == 0) break;
@@ -56,7 +56,7 @@ static inspan_status_t read_source(source_t *source, size_t *n, inspan_error_t *
     return INSPAN_OK;
 }
 
-inspan_status_t transfer_hash(const char *path, char hash[TRANSFER_HASH_SIZE], uint64_t *bytes,
+inspan_status_t exchange_hash(const char *path, char hash[EXCHANGE_HASH_SIZE], uint64_t *bytes,
                               inspan_error_t *err)
 {
     source_t source;
@@ -108,7 +108,7 @@ static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const
         chunk.data = (ProtobufCBinaryData){.len = n, .data = source->buffer};
         sent += n;
         if (sent > bytes) break;
-        status = rpc_stream_send(stream, &chunk.base, TRANSFER_BOUND, err);
+        status = rpc_stream_send(stream, &chunk.base, EXCHANGE_BOUND, err);
     } while (status == INSPAN_OK && n > 0);
     if (status == INSPAN_OK && sent != bytes)
         return error_set(err, INSPAN_CORRUPT, "%s changed while it was sent: had %" PRIu64 " bytes",
@@ -116,7 +116,7 @@ static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const
     return status;
 }
 
-inspan_status_t transfer_put(rpc_client_t *client, const char *path, const char *hash, uint64_t bytes,
+inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char *hash, uint64_t bytes,
                              inspan_error_t *err)
 {
     bool there = false;
@@ -132,7 +132,7 @@ inspan_status_t transfer_put(rpc_client_t *client, const char *path, const char 
     if (status == INSPAN_OK) status = send_chunks(stream, &source, hash, bytes, err);
     if (status == INSPAN_OK) {
         rpc_stream_half_close(stream);
-        status = rpc_stream_next(stream, TRANSFER_BOUND, &reply, err);
+        status = rpc_stream_next(stream, EXCHANGE_BOUND, &reply, err);
     }
     if (status == INSPAN_OK &&
         (reply == NULL || !((const Inspan__V1__FileStat *)(const void *)reply)->present))
@@ -155,7 +155,7 @@ static inspan_status_t receive(rpc_stream_t *stream, uint64_t bytes, os_file_wri
     uint64_t got = 0;
     for (;;) {
         ProtobufCMessage *message = NULL;
-        status = rpc_stream_next(stream, TRANSFER_BOUND, &message, err);
+        status = rpc_stream_next(stream, EXCHANGE_BOUND, &message, err);
         if (status != INSPAN_OK || message == NULL) break;
         const Inspan__V1__FileChunk *chunk = (const void *)message;
         got += chunk->data.len;
@@ -173,10 +173,10 @@ static inspan_status_t receive(rpc_stream_t *stream, uint64_t bytes, os_file_wri
     return status;
 }
 
-inspan_status_t transfer_get(rpc_client_t *client, const char *hash, uint64_t bytes, const char *path,
+inspan_status_t exchange_get(rpc_client_t *client, const char *hash, uint64_t bytes, const char *path,
                              inspan_error_t *err)
 {
-    char found[TRANSFER_HASH_SIZE] = "";
+    char found[EXCHANGE_HASH_SIZE] = "";
     Inspan__V1__FileId id = INSPAN__V1__FILE_ID__INIT;
     id.hash = (char *)(uintptr_t)hash;
     id.bytes = bytes;
@@ -185,7 +185,7 @@ inspan_status_t transfer_get(rpc_client_t *client, const char *hash, uint64_t by
     inspan_status_t status =
         rpc_stream_open(client, "/inspan.v1.Files/Get", &inspan__v1__file_chunk__descriptor, &stream, err);
     if (status != INSPAN_OK) return status;
-    status = rpc_stream_send(stream, &id.base, TRANSFER_BOUND, err);
+    status = rpc_stream_send(stream, &id.base, EXCHANGE_BOUND, err);
     if (status == INSPAN_OK) {
         rpc_stream_half_close(stream);
         status = os_file_writer_open(path, 0644, &writer, err);
