@@ -325,8 +325,8 @@ static void csv_tables(void **state)
         "width,height,kind\n1,2.5,0\n3,-4e1,2\n",
         "1,2.5,0\r\n3,-4e1,2",
         " 1 , 2.5 ,0\n\n3,\t-4e1, 2\n\n",
-        "\xef\xbb\xbf"
-        "1,2.5,0\n3,-40,2\n",
+        ("\xef\xbb\xbf"
+         "1,2.5,0\n3,-40,2\n"),
         "a,b,c\r\n1,2.5,0\r\n3,-40,2\r\n",
     };
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {

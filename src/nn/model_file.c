@@ -15,6 +15,7 @@
 #include "platform/os/os_file.h"
 
 #define CONFIG_MAX         (1u << 20)
+#define PRODUCER           "inspan " INSPAN_VERSION_TEXT
 #define LAYER_NORM_EPSILON 1e-5
 
 /* ---- config.json ----------------------------------------------------------------------------- */
@@ -210,7 +211,7 @@ inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspa
     const nn_model_config_t *config = nn_model_config(model);
     const nn_param_t *params = NULL;
     uint32_t n = nn_model_params(model, &params);
-    static const char *const metadata[] = {"format", "pt", "producer", "inspan " INSPAN_VERSION_TEXT};
+    static const char *const metadata[] = {"format", "pt", "producer", PRODUCER};
     inspan_status_t status = os_mkdir_all(folder, 0755, err);
     if (status == INSPAN_OK) status = path_in(folder, "model.safetensors", path, err);
     if (status == INSPAN_OK) status = nn_safetensors_write(path, params, n, config->dtype, metadata, 2, err);
