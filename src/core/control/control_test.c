@@ -58,10 +58,10 @@ static void a_restarted_manager_gives_twice_the_time(void **state)
 {
     (void)state;
     liveness_t node;
-    liveness_restore(&node, 100 * S, 5 * S);
+    liveness_restore(&node, 100 * S);
     assert_false(liveness_check(&node, 110 * S - 1, 5 * S));
     assert_true(liveness_check(&node, 110 * S, 5 * S));
-    liveness_restore(&node, 100 * S, 5 * S);
+    liveness_restore(&node, 100 * S);
     liveness_attach(&node, 101 * S); /* the grace is for coming back only */
     assert_true(liveness_check(&node, 106 * S, 5 * S));
 }
@@ -71,9 +71,12 @@ static void a_stall_of_our_own_is_forgiven(void **state)
     (void)state;
     liveness_t node;
     liveness_attach(&node, 0);
-    liveness_forgive(&node, 8 * S);
+    liveness_forgive(&node, 8 * S, 8 * S);
     assert_false(liveness_check(&node, 8 * S + 1, 5 * S));
-    assert_true(liveness_check(&node, 13 * S, 5 * S));
+    liveness_heard(&node, 12 * S);
+    liveness_forgive(&node, 4 * S, 12 * S); /* its message waited while we stood still */
+    assert_false(liveness_check(&node, 17 * S - 1, 5 * S));
+    assert_true(liveness_check(&node, 17 * S, 5 * S));
 }
 
 /* ---- Jobs: a harness that carries out actions into counters ---- */
@@ -437,6 +440,56 @@ static void reattached_agents_carry_the_job_on(void **state)
     finish(&h);
 }
 
+/* Killed between two transactions: the ranks' ends are stored, the job's is not. */
+static void half_stored_ends_are_found_again(void **state)
+{
+    (void)state;
+    static const control_rank_state_t ends[] = {CONTROL_RANK_DONE, CONTROL_RANK_FAILED};
+    for (int i = 0; i < 2; i++) {
+        harness_t h;
+        run_up(&h, 2);
+        control_rank_t ranks[2];
+        memcpy(ranks, h.job.ranks, sizeof ranks);
+        ranks[0].state = ranks[1].state = ends[i];
+        control_job_close(&h.job);
+        assert_int_equal(control_job_open(&h.job, 7, &CONTROL_LIMITS_DEFAULT), INSPAN_OK);
+        assert_int_equal(control_job_restore(&h.job, CONTROL_RUNNING, 0, ranks, 2, 1, h.now), INSPAN_OK);
+        act(&h);
+        if (ends[i] == CONTROL_RANK_DONE) {
+            assert_int_equal(h.job.state, CONTROL_DONE);
+        } else {
+            control_report_t echo = {.rank = 0, .state = CONTROL_RANK_FAILED, .has_cause = true};
+            echo.cause = (inspan_cause_t){.status = INSPAN_PEER_LOST, .rank = 1, .text = "closed"};
+            control_report_t root = {.rank = 1, .state = CONTROL_RANK_FAILED, .exit_signal = 9};
+            control_job_recall(&h.job, &echo, h.now);
+            control_job_recall(&h.job, &root, h.now);
+            act(&h);
+            assert_int_equal(h.job.state, CONTROL_FAILED);
+        }
+        finish(&h);
+    }
+}
+
+/* FAILED is said at once; the node is free when the process is. */
+static void a_node_is_held_until_the_process_is_gone(void **state)
+{
+    (void)state;
+    harness_t h;
+    run_up(&h, 1);
+    control_report_t one = {
+        .node = h.node_of[0], .state = CONTROL_RANK_FAILED, .pid = 1000, .has_cause = true};
+    one.cause = (inspan_cause_t){.status = INSPAN_IO, .rank = 0, .text = "no data"};
+    control_job_report(&h.job, &one, h.now);
+    act(&h);
+    assert_int_equal(h.job.state, CONTROL_FAILED);
+    assert_true(control_job_holds(&h.job, h.node_of[0]));
+    one.pid = 0;
+    control_job_report(&h.job, &one, h.now);
+    act(&h);
+    assert_false(control_job_holds(&h.job, h.node_of[0]));
+    finish(&h);
+}
+
 static void a_registry_that_fails_is_no_secret(void **state)
 {
     (void)state;
@@ -545,6 +598,8 @@ int main(void)
         cmocka_unit_test(who_does_not_start_is_named),
         cmocka_unit_test(cancel_asks_before_it_kills),
         cmocka_unit_test(reattached_agents_carry_the_job_on),
+        cmocka_unit_test(half_stored_ends_are_found_again),
+        cmocka_unit_test(a_node_is_held_until_the_process_is_gone),
         cmocka_unit_test(a_registry_that_fails_is_no_secret),
         cmocka_unit_test(hostile_reports_change_nothing),
         cmocka_unit_test(random_histories_end_once),

@@ -87,7 +87,14 @@ inspan_status_t control_job_restore(control_job_t *job, control_state_t state, c
     job->view = view;
     if (state == CONTROL_STARTING) job->deadline = now + job->limits.start;
     if (state == CONTROL_ENDING) job->deadline = now;
+    control_maybe_over(job, now); /* the last DONE was stored, the end of the job no more */
     return INSPAN_OK;
+}
+
+void control_job_recall(control_job_t *job, const control_report_t *report, ns_t now)
+{
+    if (report->rank < job->world && job->ranks[report->rank].state == CONTROL_RANK_FAILED)
+        control_evidence_report(job, report, now);
 }
 
 /* ---- The end ---- */
@@ -95,6 +102,13 @@ inspan_status_t control_job_restore(control_job_t *job, control_state_t state, c
 bool control_job_over(const control_job_t *job)
 {
     return job->state == CONTROL_DONE || job->state == CONTROL_FAILED || job->state == CONTROL_CANCELLED;
+}
+
+static bool any_active(const control_job_t *job)
+{
+    for (uint32_t r = 0; r < job->world; r++)
+        if (control_rank_active(&job->ranks[r])) return true;
+    return false;
 }
 
 static bool any_alive(const control_job_t *job)
@@ -129,7 +143,7 @@ static void be_over(control_job_t *job, control_state_t state, ns_t now)
 void control_maybe_over(control_job_t *job, ns_t now)
 {
     if (job->state == CONTROL_ENDING) {
-        if (!any_alive(job)) be_over(job, job->outcome, now);
+        if (!any_active(job)) be_over(job, job->outcome, now);
         return;
     }
     if (job->state != CONTROL_RUNNING && job->state != CONTROL_STARTING) return;
@@ -234,7 +248,10 @@ static bool take_report(control_job_t *job, const control_report_t *report)
     if (report->rank >= job->world) return false;
     control_rank_t *rank = &job->ranks[report->rank];
     if (rank->node != report->node) return false;
-    if (report->state == CONTROL_RANK_DONE || report->state == CONTROL_RANK_FAILED) rank->alive = false;
+    /* FAILED is said at once, while the process may still be ending: the agent then gives its pid */
+    if (report->state == CONTROL_RANK_DONE) rank->alive = false;
+    if (report->state == CONTROL_RANK_FAILED)
+        rank->alive = report->pid != 0 && report->exit_signal == 0 && report->exit_code == 0;
     if (report->state <= rank->state || rank->state == CONTROL_RANK_DONE) return false;
     if (report->state == CONTROL_RANK_BOUND && report->port == 0) return false;
     rank->state = report->state;
@@ -361,6 +378,18 @@ static void tick_ending(control_job_t *job, ns_t now)
     be_over(job, job->outcome, now); /* its processes are held against their nodes until they are gone */
 }
 
+/* The job is over; what is left is that its nodes get free. */
+static void tick_over(control_job_t *job, ns_t now)
+{
+    if (now < job->deadline || !(any_alive(job) || (job->state != CONTROL_DONE && !job->killed))) return;
+    /* who said FAILED, and was told to be killed, and still is not reported gone: its agent sees to that */
+    for (uint32_t r = 0; r < job->world; r++)
+        if (job->killed && job->ranks[r].state == CONTROL_RANK_FAILED) job->ranks[r].alive = false;
+    job->killed = true;
+    job->deadline = now + job->limits.gone;
+    stop_all(job, true);
+}
+
 void control_job_tick(control_job_t *job, ns_t now)
 {
     switch (job->state) {
@@ -380,11 +409,7 @@ void control_job_tick(control_job_t *job, ns_t now)
             control_push(job, CONTROL_CHANGED, 0, false);
             control_push(job, CONTROL_ENDED, 0, false);
         }
-        if (now >= job->deadline && (any_alive(job) || (job->state != CONTROL_DONE && !job->killed))) {
-            job->killed = true; /* also a rank that said FAILED: its process should be gone by now */
-            job->deadline = now + job->limits.gone;
-            stop_all(job, true);
-        }
+        tick_over(job, now);
         break;
     }
 }
@@ -405,7 +430,7 @@ bool control_job_unstored(control_job_t *job, control_action_kind_t kind, const 
     }
     char reason[CONTROL_REASON_MAX];
     snprintf(reason, sizeof reason, "the manager cannot write its registry: %.400s", text);
-    if (kind == CONTROL_STORE) job->world = 0; /* no worker was started */
+    if (kind == CONTROL_STORE && job->state == CONTROL_STARTING) job->world = 0; /* no worker was started */
     if (kind == CONTROL_STORE_VIEW) job->view--;
     control_end(job, CONTROL_FAILED, reason, NULL, now);
     return true;

@@ -153,9 +153,13 @@ void control_job_close(control_job_t *job);
 inspan_status_t control_job_start(control_job_t *job, const control_rank_t *ranks, uint32_t world, ns_t now);
 
 /* What the registry knew about an unfinished job, after a restart of the manager; no agent is attached yet.
- * NO_MEMORY. */
+ * Its actions are to be carried out. NO_MEMORY. */
 inspan_status_t control_job_restore(control_job_t *job, control_state_t state, control_state_t outcome,
                                     const control_rank_t *ranks, uint32_t world, uint64_t view, ns_t now);
+
+/* After control_job_restore: what the registry knows of a rank that had FAILED, so that the verdict is found
+ * again. */
+void control_job_recall(control_job_t *job, const control_report_t *report, ns_t now);
 
 void control_job_report(control_job_t *job, const control_report_t *report, ns_t now);
 

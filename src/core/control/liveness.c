@@ -4,7 +4,7 @@ static void enter(liveness_t *node, liveness_state_t state, ns_t now)
 {
     node->state = state;
     node->since = now;
-    node->grace = 0;
+    node->restored = false;
 }
 
 void liveness_attach(liveness_t *node, ns_t now)
@@ -29,11 +29,11 @@ void liveness_left(liveness_t *node, ns_t now)
         enter(node, LIVENESS_LEFT, now);
 }
 
-void liveness_restore(liveness_t *node, ns_t now, ns_t grace)
+void liveness_restore(liveness_t *node, ns_t now)
 {
     enter(node, LIVENESS_DISCONNECTED, now);
     node->heard = now;
-    node->grace = grace;
+    node->restored = true;
 }
 
 bool liveness_check(liveness_t *node, ns_t now, ns_t timeout)
@@ -41,13 +41,14 @@ bool liveness_check(liveness_t *node, ns_t now, ns_t timeout)
     if (node->state != LIVENESS_ATTACHED && node->state != LIVENESS_DISCONNECTED) return false;
     /* a broken stream starts the wait anew: the node has the whole timeout to come back */
     ns_t from = node->state == LIVENESS_DISCONNECTED && node->since > node->heard ? node->since : node->heard;
-    if (now - from < timeout + node->grace) return false;
+    if (now - from < (node->restored ? 2 * timeout : timeout)) return false;
     enter(node, LIVENESS_LOST, now);
     return true;
 }
 
-void liveness_forgive(liveness_t *node, ns_t gap)
+void liveness_forgive(liveness_t *node, ns_t gap, ns_t now)
 {
-    node->heard += gap;
-    node->since += gap;
+    /* what was heard since then was heard: never a time to come */
+    node->heard = node->heard + gap < now ? node->heard + gap : now;
+    node->since = node->since + gap < now ? node->since + gap : now;
 }

@@ -31,9 +31,9 @@ typedef enum liveness_state {
 
 typedef struct liveness {
     liveness_state_t state;
-    ns_t heard; /* the last message; in DISCONNECTED after a restart of the manager: its start */
-    ns_t since; /* when this state was entered */
-    ns_t grace; /* added to the timeout while DISCONNECTED (after a restart of the manager) */
+    ns_t heard;    /* the last message; in DISCONNECTED after a restart of the manager: its start */
+    ns_t since;    /* when this state was entered */
+    bool restored; /* known from the registry only: it has twice the timeout to come back */
 } liveness_t;
 
 void liveness_attach(liveness_t *node, ns_t now);
@@ -41,13 +41,13 @@ void liveness_heard(liveness_t *node, ns_t now); /* any message; of a node that 
 void liveness_broke(liveness_t *node, ns_t now); /* the stream ended without good-bye */
 void liveness_left(liveness_t *node, ns_t now);
 
-/* A manager that comes back knows a node only from its registry: it has timeout + grace to attach again. */
-void liveness_restore(liveness_t *node, ns_t now, ns_t grace);
+/* A manager that comes back knows a node only from its registry: it has twice the timeout to attach again. */
+void liveness_restore(liveness_t *node, ns_t now);
 
 /* True once, when the node becomes LOST now. */
 bool liveness_check(liveness_t *node, ns_t now, ns_t timeout);
 
-/* We did not look for `gap` ourselves. */
-void liveness_forgive(liveness_t *node, ns_t gap);
+/* We did not look for `gap` ourselves, until now. */
+void liveness_forgive(liveness_t *node, ns_t gap, ns_t now);
 
 #endif

@@ -285,7 +285,12 @@ static bool act_once(fleet_t *fleet, fleet_job_t *job, const control_action_t *a
     case CONTROL_NOTE:
     case CONTROL_NOTE_RANK:
     case CONTROL_STORE_VIEW:
-        if (store_for(fleet, job, action, &err) == INSPAN_OK) break;
+        if (store_for(fleet, job, action, &err) == INSPAN_OK) {
+            if (action->kind != CONTROL_NOTE_RANK) job->unsaved = false;
+            break;
+        }
+        job->unsaved = true;
+        job->save_at = now + NS_PER_S;
         log_error("job %llu: %s", (unsigned long long)job->control.id, err.text);
         return !control_job_unstored(&job->control, action->kind, err.text, now);
     case CONTROL_START_WORKER: send_start(fleet, job, action->rank); break;

@@ -54,14 +54,12 @@ void fleet_event(fleet_t *fleet, uint64_t job, uint64_t node, const char *text)
         log_warn("event not stored: %s", err.text);
 }
 
-/* A job with a shorter timeout looks more sharply at its nodes, but never so that two heartbeats cannot get
- * through. */
+/* The job's own, where one runs there; never so short that two heartbeats cannot get through. */
 static ns_t timeout_of(const fleet_t *fleet, const fleet_node_t *node)
 {
-    ns_t timeout = CLUSTER_FAILURE_TIMEOUT_NS;
     const fleet_job_t *job = fleet_job_on(fleet, node);
-    if (job != NULL && job->request->failure_timeout_ns > 0 && job->request->failure_timeout_ns < timeout)
-        timeout = job->request->failure_timeout_ns;
+    bool running = job != NULL && !control_job_over(&job->control);
+    ns_t timeout = running ? job->request->failure_timeout_ns : CLUSTER_FAILURE_TIMEOUT_NS;
     return timeout > HEARTBEATS_MIN ? timeout : HEARTBEATS_MIN;
 }
 
@@ -80,6 +78,15 @@ static void look_at_node(fleet_t *fleet, fleet_node_t *node, ns_t now)
     node->session = NULL;
     if (session != NULL) fleet->ports.drop(fleet->ports.context, session, INSPAN_TIMEOUT, text);
     fleet_node_gone(fleet, node, text, now);
+}
+
+/* A state that people see but the registry does not have yet. */
+static void save_again(fleet_t *fleet, fleet_job_t *job, ns_t now)
+{
+    inspan_error_t err;
+    if (!job->unsaved || now < job->save_at || job->control.unstored) return;
+    job->save_at = now + NS_PER_S;
+    job->unsaved = fleet_store_job(fleet, job, &err) != INSPAN_OK;
 }
 
 static void watch_log_file(fleet_t *fleet, ns_t now)
@@ -115,10 +122,11 @@ void fleet_tick(fleet_t *fleet, ns_t now)
     ns_t gap = now - fleet->last_tick;
     fleet->last_tick = now;
     if (gap > STALL_NS)
-        for (size_t i = 0; i < fleet->nodes.n; i++) liveness_forgive(&fleet->nodes.items[i]->life, gap);
+        for (size_t i = 0; i < fleet->nodes.n; i++) liveness_forgive(&fleet->nodes.items[i]->life, gap, now);
     for (size_t i = 0; i < fleet->nodes.n; i++) look_at_node(fleet, fleet->nodes.items[i], now);
     for (size_t i = 0; i < fleet->jobs.n; i++) {
         fleet_job_t *job = fleet->jobs.items[i];
+        save_again(fleet, job, now);
         if (control_job_quiet(&job->control)) continue;
         control_job_tick(&job->control, now);
         fleet_act(fleet, job, now);

@@ -48,6 +48,8 @@ typedef struct fleet_job {
     Inspan__V1__WorkerReport **reports; /* (world) the last of each rank; NULL: none yet */
     char why[CONTROL_REASON_MAX];       /* why it waits */
     ns_t submitted_wall, started_wall, ended_wall;
+    bool unsaved; /* its last state is not in the registry yet: tried again each second */
+    ns_t save_at;
     uint8_t key[FLEET_KEY_BYTES];
     control_state_t told; /* what watchers were told last */
     uint64_t told_view;
@@ -99,7 +101,7 @@ const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node); /*
 /* On OK the job is in the registry. INVALID, LIMIT, NOT_FOUND, IO. */
 inspan_status_t fleet_submit(fleet_t *fleet, const Inspan__V1__SubmitRequest *request, ns_t now,
                              fleet_job_t **job, inspan_error_t *err);
-/* NOT_FOUND; IO: the cancellation of a waiting job could not be stored. An ended job: OK, nothing happens. */
+/* NOT_FOUND; IO: the cancellation could not be stored (yet). An ended job: OK, nothing happens. */
 inspan_status_t fleet_cancel(fleet_t *fleet, uint64_t id, const char *text, ns_t now, fleet_job_t **job,
                              inspan_error_t *err);
 fleet_job_t *fleet_job(const fleet_t *fleet, uint64_t id); /* in memory; NULL */

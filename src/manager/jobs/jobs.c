@@ -68,11 +68,39 @@ void fleet_job_free(fleet_job_t *job)
 
 /* ---- Submitting ---- */
 
+static bool has_control_character(const char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) return true;
+    return false;
+}
+
+/* Texts that go onto terminals and, as lines, into a worker's configuration. */
+static inspan_status_t check_text(const char *what, const char *text, size_t most, inspan_error_t *err)
+{
+    if (strlen(text) > most)
+        return error_set(err, INSPAN_LIMIT, "the %s is longer than %zu bytes", what, most);
+    if (has_control_character(text))
+        return error_set(err, INSPAN_INVALID, "the %s has control characters", what);
+    return INSPAN_OK;
+}
+
+static inspan_status_t check_texts(const Inspan__V1__SubmitRequest *request, inspan_error_t *err)
+{
+    inspan_status_t status = check_text("job's name", request->name, NAME_MAX_BYTES, err);
+    for (size_t i = 0; i < request->n_data && status == INSPAN_OK; i++) {
+        status = check_text("data file's key", request->data[i]->key, 64, err);
+        if (status == INSPAN_OK) status = check_text("data file's path", request->data[i]->path, 4096, err);
+        if (status == INSPAN_OK) status = check_text("data file's hash", request->data[i]->hash, 64, err);
+    }
+    for (size_t i = 0; i < request->n_pinned && status == INSPAN_OK; i++)
+        status = check_text("name of a node", request->pinned[i], 64, err);
+    return status;
+}
+
 static inspan_status_t check_data(const fleet_t *fleet, const Inspan__V1__SubmitRequest *request,
                                   inspan_error_t *err)
 {
-    if (request->n_data > FLEET_DATA_FILES)
-        return error_set(err, INSPAN_LIMIT, "%zu data files, at most %d", request->n_data, FLEET_DATA_FILES);
     for (size_t i = 0; i < request->n_data; i++) {
         const Inspan__V1__DataFile *file = request->data[i];
         char has[32], most[32];
@@ -92,8 +120,13 @@ static inspan_status_t check_data(const fleet_t *fleet, const Inspan__V1__Submit
 static inspan_status_t check_request(const fleet_t *fleet, const Inspan__V1__SubmitRequest *request,
                                      inspan_error_t *err)
 {
-    if (strlen(request->name) > NAME_MAX_BYTES)
-        return error_set(err, INSPAN_INVALID, "the job's name is longer than %d bytes", NAME_MAX_BYTES);
+    if (request->n_data > FLEET_DATA_FILES)
+        return error_set(err, INSPAN_LIMIT, "%zu data files, at most %d", request->n_data, FLEET_DATA_FILES);
+    if (request->n_pinned > SCHED_WORLD_MAX)
+        return error_set(err, INSPAN_LIMIT, "%zu nodes named, at most %d", request->n_pinned,
+                         SCHED_WORLD_MAX);
+    inspan_status_t status = check_texts(request, err);
+    if (status != INSPAN_OK) return status;
     if (request->config[0] == '\0') return error_set(err, INSPAN_INVALID, "the job has no configuration");
     if (strlen(request->config) > FLEET_CONFIG_MAX)
         return error_set(err, INSPAN_LIMIT, "the job's configuration is longer than %d bytes",
@@ -199,7 +232,7 @@ inspan_status_t fleet_cancel(fleet_t *fleet, uint64_t id, const char *text, ns_t
     control_job_cancel(&job->control, text, now);
     fleet_act(fleet, job, now);
     *out = job;
-    if (job->control.unstored)
+    if (job->control.unstored || job->unsaved)
         return error_set(err, INSPAN_IO,
                          "the registry cannot be written: job %llu will be cancelled as soon as it can",
                          (unsigned long long)id);

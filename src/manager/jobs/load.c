@@ -35,6 +35,7 @@ static void *unpack(const ProtobufCMessageDescriptor *type, registry_blob_t blob
 static bool load_node(void *context, const registry_node_t *row)
 {
     loading_t *loading = context;
+    if (strcmp(row->state, "forgotten") == 0) return true;
     fleet_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) return fail(loading, INSPAN_NO_MEMORY, "node", row->handle);
     node->registration = unpack(&inspan__v1__register__descriptor, row->registration);
@@ -50,7 +51,7 @@ static bool load_node(void *context, const registry_node_t *row)
     snprintf(node->address, sizeof node->address, "%s", row->address);
     node->incarnation = row->incarnation;
     node->registered_wall = row->registered_wall;
-    liveness_restore(&node->life, loading->now, CLUSTER_FAILURE_TIMEOUT_NS);
+    liveness_restore(&node->life, loading->now);
     if (strcmp(row->state, "left") == 0) node->life.state = LIVENESS_LEFT;
     if (strcmp(row->state, "lost") == 0) node->life.state = LIVENESS_LOST;
     return true;
@@ -171,6 +172,30 @@ static bool load_job(void *context, const registry_job_t *row)
     return fail(loading, status, "job", row->id);
 }
 
+/* Ends of ranks that were stored, while the job's own was not any more. */
+static void recall_failures(fleet_t *fleet, ns_t now)
+{
+    for (size_t j = 0; j < fleet->jobs.n; j++) {
+        fleet_job_t *job = fleet->jobs.items[j];
+        for (uint32_t r = 0; r < job->control.world; r++) {
+            control_report_t report = {.rank = r, .state = CONTROL_RANK_FAILED};
+            const control_rank_t *rank = &job->control.ranks[r];
+            const Inspan__V1__WorkerReport *kept = job->reports[r];
+            if (control_job_over(&job->control) || rank->state != CONTROL_RANK_FAILED) continue;
+            if (kept == NULL || !convert_report(kept, rank->node, &report) || !report.has_cause) {
+                report.has_cause = true;
+                report.cause =
+                    (inspan_cause_t){.status = INSPAN_JOB_FAILED, .rank = (int32_t)r, .noticed_by = -1};
+                snprintf(report.cause.text, sizeof report.cause.text,
+                         "it had failed before the manager restarted");
+            }
+            report.rank = r;
+            control_job_recall(&job->control, &report, now);
+        }
+        fleet_act(fleet, job, now);
+    }
+}
+
 /* A node that was gone before we died, and a job that did not hear of it any more. */
 static void tell_of_the_gone(fleet_t *fleet, ns_t now)
 {
@@ -195,6 +220,7 @@ inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err)
     if (status == INSPAN_OK)
         status = registry_each_job(fleet->registry, 0, FLEET_JOBS_KEPT, load_job, &loading, err);
     if (status == INSPAN_OK) status = loading.status;
+    if (status == INSPAN_OK) recall_failures(fleet, now);
     if (status == INSPAN_OK) tell_of_the_gone(fleet, now);
     return status;
 }

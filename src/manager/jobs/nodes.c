@@ -16,6 +16,7 @@
 #define HEARTBEAT_NS   (CLUSTER_FAILURE_TIMEOUT_NS / 5)
 #define NAME_LENGTH    40
 #define WORKERS_LISTED 64
+#define REGISTER_BYTES (64u << 10) /* inventory and all; the workers listed come on top */
 
 uint32_t fleet_n_nodes(const fleet_t *fleet)
 {
@@ -125,6 +126,11 @@ static inspan_status_t check_registration(const Inspan__V1__Register *message, i
         message->first_port > message->last_port)
         return error_set(err, INSPAN_INVALID, "data ports %u-%u: expected FIRST-LAST within 0-65535",
                          message->first_port, message->last_port);
+    Inspan__V1__Register alone = *message;
+    alone.n_workers = 0;
+    size_t bytes = protobuf_c_message_get_packed_size(&alone.base);
+    if (bytes > REGISTER_BYTES)
+        return error_set(err, INSPAN_LIMIT, "a registration of %zu bytes, at most %u", bytes, REGISTER_BYTES);
     if (message->n_workers > WORKERS_LISTED)
         return error_set(err, INSPAN_LIMIT, "%zu workers listed, at most %d", message->n_workers,
                          WORKERS_LISTED);
@@ -175,7 +181,9 @@ static inspan_status_t prepare(fleet_t *fleet, const Inspan__V1__Register *messa
                                fleet_node_t *known, ns_t now, fleet_node_t *wanted, inspan_error_t *err)
 {
     memset(wanted, 0, sizeof *wanted);
-    wanted->registration = convert_copy(&message->base);
+    Inspan__V1__Register kept = *message;
+    kept.n_workers = 0; /* they are the jobs' matter, and of this moment */
+    wanted->registration = convert_copy(&kept.base);
     if (wanted->registration == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     if (known != NULL) {
         wanted->handle = known->handle;
@@ -219,6 +227,27 @@ static void tell_of_arrival(fleet_t *fleet, const fleet_node_t *node, bool copie
                  node->skew_s > 0 ? "ahead" : "behind");
 }
 
+/* Full: the node that has been away for longest makes room; its row stays, without its name. */
+static bool forget_one(fleet_t *fleet)
+{
+    size_t oldest = fleet->nodes.n;
+    for (size_t i = 0; i < fleet->nodes.n; i++) {
+        const fleet_node_t *node = fleet->nodes.items[i];
+        if (node->life.state != LIVENESS_LOST && node->life.state != LIVENESS_LEFT) continue;
+        if (fleet_job_on(fleet, node) != NULL) continue;
+        if (oldest == fleet->nodes.n || node->life.since < fleet->nodes.items[oldest]->life.since) oldest = i;
+    }
+    if (oldest == fleet->nodes.n) return false;
+    fleet_node_t *node = fleet->nodes.items[oldest];
+    snprintf(node->name, sizeof node->name, "#%llu",
+             (unsigned long long)node->handle); /* no agent can have it */
+    fleet_store_node(fleet, node, "forgotten");
+    protobuf_c_message_free_unpacked(&node->registration->base, NULL);
+    free(node);
+    fleet->nodes.items[oldest] = fleet->nodes.items[--fleet->nodes.n];
+    return true;
+}
+
 inspan_status_t fleet_register(fleet_t *fleet, const Inspan__V1__Register *message, const char *peer,
                                void *session, ns_t now, fleet_node_t **out, Inspan__V1__Registered *reply,
                                inspan_error_t *err)
@@ -228,7 +257,7 @@ inspan_status_t fleet_register(fleet_t *fleet, const Inspan__V1__Register *messa
     fleet_node_t *known = node_by_id(fleet, message->node_id);
     bool copied = known != NULL && is_copy(known, message, now);
     if (copied) known = NULL;
-    if (known == NULL && fleet->nodes.n >= SCHED_NODES_MAX)
+    if (known == NULL && fleet->nodes.n >= SCHED_NODES_MAX && !forget_one(fleet))
         return error_set(err, INSPAN_LIMIT, "this cluster has %d nodes already", SCHED_NODES_MAX);
 
     fleet_node_t *node = known != NULL ? known : calloc(1, sizeof *node);

@@ -41,7 +41,7 @@ typedef struct registry_blob {
 } registry_blob_t;
 
 typedef struct registry_node {
-    uint64_t handle; /* 0: a new node, gets one */
+    uint64_t handle; /* 0: gets one: a new one, or that of the row with this node_id */
     const char *node_id, *name, *address, *state;
     uint64_t incarnation;
     ns_t registered_wall, seen_wall;

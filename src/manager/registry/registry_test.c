@@ -120,6 +120,10 @@ static void rows_survive_reopening(void **state)
     assert_int_equal(node.handle, 1);
     node.address = "10.0.0.9";
     assert_int_equal(registry_put_node(registry, &node, &err), INSPAN_OK);
+    registry_node_t again = node; /* the same id without its handle: the same row */
+    again.handle = 0;
+    assert_int_equal(registry_put_node(registry, &again, &err), INSPAN_OK);
+    assert_int_equal(again.handle, 1);
     registry_node_t same_name = {.node_id = "n2", .name = "alpha", .address = "a", .state = "ready"};
     assert_int_equal(registry_put_node(registry, &same_name, &err), INSPAN_IO); /* UNIQUE */
     assert_non_null(strstr(err.text, "UNIQUE"));

@@ -75,9 +75,14 @@ inspan_status_t registry_put_node(registry_t *registry, registry_node_t *node, i
     sqlite3_bind_int64(put, 7, node->registered_wall);
     sqlite3_bind_int64(put, 8, node->seen_wall);
     bind_blob(put, 9, node->registration);
-    status = end(registry, step(put), err);
-    if (status == INSPAN_OK && node->handle == 0)
-        node->handle = (uint64_t)sqlite3_last_insert_rowid(registry->db);
+    uint64_t handle = node->handle;
+    bool good = true;
+    if (handle == 0) {
+        good = sqlite3_step(put) == SQLITE_ROW; /* RETURNING: also the handle of a row that was there */
+        if (good) handle = (uint64_t)sqlite3_column_int64(put, 0);
+    }
+    status = end(registry, good && step(put), err);
+    if (status == INSPAN_OK) node->handle = handle;
     return status;
 }
 

@@ -65,7 +65,11 @@ const char *const registry_sql[REGISTRY_STATEMENTS] = {
     [REGISTRY_ROLLBACK] = "ROLLBACK",
     [REGISTRY_INSERT_NODE] =
         "INSERT INTO nodes(node_id, name, address, state, incarnation, registered_wall, seen_wall, "
-        "registration) VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        "registration) VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT(node_id) DO UPDATE SET "
+        "name=excluded.name, address=excluded.address, state=excluded.state, "
+        "incarnation=excluded.incarnation, "
+        "registered_wall=excluded.registered_wall, seen_wall=excluded.seen_wall, "
+        "registration=excluded.registration RETURNING handle",
     [REGISTRY_UPDATE_NODE] = "UPDATE nodes SET node_id=?2, name=?3, address=?4, state=?5, incarnation=?6, "
                              "registered_wall=?7, seen_wall=?8, registration=?9 WHERE handle=?1",
     [REGISTRY_INSERT_JOB] =

@@ -116,12 +116,14 @@ void files_put_closed(void *context, rpc_call_t *call)
 
 /* ---- Get ---- */
 
-typedef struct download {
+struct download {
+    rpc_call_t *call;
     int fd;
     char hash[STORE_HASH_TEXT];
     uint64_t bytes, sent;
     bool begun, over;
-} download_t;
+    download_t *next;
+};
 
 /* One piece: false when there is nothing more to do for now. */
 static bool send_piece(rpc_call_t *call, download_t *download, uint8_t *buffer)
@@ -148,9 +150,11 @@ static bool send_piece(rpc_call_t *call, download_t *download, uint8_t *buffer)
     chunk.data.data = buffer;
     chunk.data.len = wanted;
     inspan_status_t status = rpc_call_send(call, &chunk.base);
+    if (status == INSPAN_LIMIT)
+        return false; /* the whole server has much to send: goes on by on_writable or the tick */
     if (status != INSPAN_OK) {
         download->over = true;
-        rpc_call_finish(call, status, "the manager has too much waiting to be sent: try again later");
+        rpc_call_finish(call, status, "the file cannot be sent");
         return false;
     }
     download->begun = true;
@@ -173,7 +177,7 @@ static void pump(rpc_call_t *call, download_t *download)
 
 void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
-    const service_t *service = context;
+    service_t *service = context;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
     inspan_error_t err;
     int fd = -1;
@@ -188,6 +192,9 @@ void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
         rpc_call_finish(call, INSPAN_NO_MEMORY, "the manager is out of memory");
         return;
     }
+    download->call = call;
+    download->next = service->downloads;
+    service->downloads = download;
     download->fd = fd;
     download->bytes = bytes;
     snprintf(download->hash, sizeof download->hash, "%s", id->hash);
@@ -202,11 +209,23 @@ void files_get_writable(void *context, rpc_call_t *call)
     if (download != NULL && !download->over) pump(call, download);
 }
 
+/* Those that found the server's queues full have nothing queued that would wake them. */
+void files_tick(service_t *service)
+{
+    for (download_t *download = service->downloads; download != NULL; download = download->next)
+        if (!download->over && rpc_call_queued(download->call) == 0) pump(download->call, download);
+}
+
 void files_get_closed(void *context, rpc_call_t *call)
 {
-    (void)context;
+    service_t *service = context;
     download_t *download = rpc_call_data(call);
     if (download == NULL) return;
+    for (download_t **at = &service->downloads; *at != NULL; at = &(*at)->next)
+        if (*at == download) {
+            *at = download->next;
+            break;
+        }
     close(download->fd);
     free(download);
 }

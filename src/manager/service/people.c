@@ -8,6 +8,7 @@
 #include "manager/service/service_internal.h"
 
 #define JOBS_LISTED 200
+#define LIST_BYTES  (3u << 20) /* a message has at most 4 MiB */
 
 static void reply_no_memory(rpc_call_t *call)
 {
@@ -91,29 +92,34 @@ void people_submit(void *context, rpc_call_t *call, const ProtobufCMessage *mess
         reply_job(call, job);
 }
 
+/* The newest jobs that fit one message, oldest first. */
 void people_list_jobs(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;
     (void)message;
-    uint32_t n = fleet_n_jobs(service->fleet);
-    uint32_t first = n > JOBS_LISTED ? n - JOBS_LISTED : 0;
+    uint32_t left = fleet_n_jobs(service->fleet), first = JOBS_LISTED;
     fleet_info_t *infos[JOBS_LISTED] = {NULL};
-    Inspan__V1__JobInfo *pointers[JOBS_LISTED];
-    Inspan__V1__JobList list = INSPAN__V1__JOB_LIST__INIT;
+    Inspan__V1__JobInfo *pointers[JOBS_LISTED] = {NULL};
+    size_t bytes = 0;
     bool good = true;
-    for (uint32_t i = first; i < n && good; i++) {
-        fleet_info_t *info = fleet_job_info(fleet_job_at(service->fleet, i), false);
+    while (left > 0 && first > 0) {
+        fleet_info_t *info = fleet_job_info(fleet_job_at(service->fleet, left - 1), false);
         good = info != NULL;
         if (!good) break;
-        infos[list.n_jobs] = info;
-        pointers[list.n_jobs++] = fleet_info_message(info);
+        bytes += protobuf_c_message_get_packed_size(&fleet_info_message(info)->base);
+        infos[--first] = info;
+        pointers[first] = fleet_info_message(info);
+        left--;
+        if (bytes > LIST_BYTES) break;
     }
-    list.jobs = pointers;
+    Inspan__V1__JobList list = INSPAN__V1__JOB_LIST__INIT;
+    list.jobs = pointers + first;
+    list.n_jobs = JOBS_LISTED - first;
     if (good)
         rpc_call_reply(call, &list.base);
     else
         reply_no_memory(call);
-    for (size_t i = 0; i < list.n_jobs; i++) fleet_info_free(infos[i]);
+    for (uint32_t i = first; i < JOBS_LISTED; i++) fleet_info_free(infos[i]);
 }
 
 void people_get_job(void *context, rpc_call_t *call, const ProtobufCMessage *message)

@@ -110,4 +110,5 @@ void service_tick(void *context, ns_t now)
     agents_tick(service, now);
     watch_tick(service, now);
     logs_tick(service, now);
+    files_tick(service);
 }

@@ -11,6 +11,7 @@
 typedef struct session session_t;
 typedef struct watch watch_t;
 typedef struct log_read log_read_t;
+typedef struct download download_t;
 
 struct service {
     registry_t *registry;
@@ -19,6 +20,7 @@ struct service {
     ns_t started;
     session_t *sessions;
     log_read_t *log_reads;
+    download_t *downloads;
     uint64_t last_log_request;
     uint32_t n_sessions, n_log_reads, n_puts;
 };
@@ -68,6 +70,7 @@ void files_put_closed(void *context, rpc_call_t *call);
 void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void files_get_writable(void *context, rpc_call_t *call);
 void files_get_closed(void *context, rpc_call_t *call);
+void files_tick(service_t *service);
 bool files_present(void *context, const char *hash, uint64_t bytes);
 
 #endif

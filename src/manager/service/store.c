@@ -22,7 +22,8 @@
 
 struct store {
     char folder[PATH_MAX - 64];
-    int fd; /* of the folder */
+    int fd;            /* of the folder */
+    uint64_t promised; /* bytes that are still to come for the files begun */
     uint64_t next;
 };
 
@@ -31,6 +32,7 @@ struct store_put {
     int fd;
     char temporary[32], hash[STORE_HASH_TEXT];
     uint64_t expected, received, flushed;
+    uint64_t counted; /* its part of the store's promise */
     hash_stream_t *stream;
 };
 
@@ -109,6 +111,7 @@ static inspan_status_t check_room(const store_t *store, uint64_t bytes, inspan_e
     struct statvfs disk;
     if (fstatvfs(store->fd, &disk) != 0) return INSPAN_OK; /* the write will tell */
     uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
+    room -= store->promised < room ? store->promised : room;
     if (bytes + STORE_DISK_SPARE <= room) return INSPAN_OK;
     return error_set(err, INSPAN_LIMIT,
                      "no room for %s on the manager's disk: %s has %s left (%s are kept free)",
@@ -139,6 +142,8 @@ inspan_status_t store_put_begin(store_t *store, const char *hash, uint64_t bytes
         store_put_abandon(put);
         return status;
     }
+    store->promised += bytes;
+    put->counted = bytes;
     *out = put;
     return INSPAN_OK;
 }
@@ -159,6 +164,8 @@ inspan_status_t store_put_add(store_put_t *put, const void *data, size_t bytes, 
         left -= (size_t)written;
     }
     put->received += bytes;
+    put->counted -= bytes;
+    put->store->promised -= bytes;
     if (put->received - put->flushed >= WRITE_BEHIND) {
         sync_file_range(put->fd, (off_t)put->flushed, (off_t)(put->received - put->flushed),
                         SYNC_FILE_RANGE_WRITE);
@@ -196,6 +203,7 @@ inspan_status_t store_put_commit(store_put_t *put, inspan_error_t *err)
 void store_put_abandon(store_put_t *put)
 {
     if (put == NULL) return;
+    put->store->promised -= put->counted;
     if (put->fd >= 0) {
         close(put->fd);
         unlinkat(put->store->fd, put->temporary, 0);
