@@ -6,7 +6,7 @@
  *   TOKENS   file of uint16 (little-endian), batches of BATCH * (CONTEXT + 1)
  *   WEIGHTS  where to write the initial weights (safetensors), for the other side to start from
  * A line "N" on stdin runs N full steps (forward, backward, clip, AdamW) and answers with one line of JSON:
- * {"seconds": [...], "losses": [...]}. The first line out is {"gemm": "..."}.
+ * {"seconds": [...], "cpu_seconds": [...], "losses": [...]}. The first line out is {"gemm": "..."}.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,22 +92,32 @@ static double one_step(run_t *run)
     return loss / run->batch;
 }
 
+static void print_list(const char *name, const double *x, unsigned long n)
+{
+    printf("\"%s\": [", name);
+    for (unsigned long i = 0; i < n; i++) printf("%s%.7f", i ? ", " : "", x[i]);
+    printf("]");
+}
+
 static void answer(run_t *run, unsigned long steps)
 {
-    double *losses = calloc(steps, sizeof *losses), *seconds = calloc(steps, sizeof *seconds);
-    if (losses == NULL || seconds == NULL) exit(1);
+    double *losses = calloc(3 * steps, sizeof *losses);
+    if (losses == NULL) exit(1);
+    double *seconds = losses + steps, *cpu = seconds + steps;
     for (unsigned long i = 0; i < steps; i++) {
-        ns_t start = os_now();
+        ns_t start = os_now(), start_cpu = os_process_cpu();
         losses[i] = one_step(run);
         seconds[i] = ns_to_s(os_now() - start);
+        cpu[i] = ns_to_s(os_process_cpu() - start_cpu);
     }
-    printf("{\"seconds\": [");
-    for (unsigned long i = 0; i < steps; i++) printf("%s%.6f", i ? ", " : "", seconds[i]);
-    printf("], \"losses\": [");
-    for (unsigned long i = 0; i < steps; i++) printf("%s%.7f", i ? ", " : "", losses[i]);
-    printf("]}\n");
+    printf("{");
+    print_list("seconds", seconds, steps);
+    printf(", ");
+    print_list("cpu_seconds", cpu, steps);
+    printf(", ");
+    print_list("losses", losses, steps);
+    printf("}\n");
     free(losses);
-    free(seconds);
 }
 
 int main(int argc, char **argv)

@@ -41,22 +41,33 @@ static inline void v_store(real_t *p, vec_real_t v)
     *(vec_real_unaligned_t *)p = v;
 }
 
+/* Tails are rare and stay out of line, so that loops are short and straight. */
+static __attribute__((noinline, unused)) vec_real_t v_load_tail(const real_t *p, size_t w, real_t fill)
+{
+    real_t lanes[LANES] __attribute__((aligned(SIMD_BYTES)));
+    for (size_t i = 0; i < LANES; i++) lanes[i] = i < w ? p[i] : fill;
+    return v_load(lanes);
+}
+
+static __attribute__((noinline, unused)) void v_store_tail(real_t *p, size_t w, vec_real_t v)
+{
+    real_t lanes[LANES] __attribute__((aligned(SIMD_BYTES)));
+    v_store(lanes, v);
+    for (size_t i = 0; i < w; i++) p[i] = lanes[i];
+}
+
 /* Lanes beyond w are `fill`. */
 static inline vec_real_t v_load_part(const real_t *p, size_t w, real_t fill)
 {
-    if (w == LANES) return v_load(p);
-    vec_real_t v = {0};
-    for (size_t i = 0; i < LANES; i++) v[i] = i < w ? p[i] : fill;
-    return v;
+    return __builtin_expect(w == LANES, 1) ? v_load(p) : v_load_tail(p, w, fill);
 }
 
 static inline void v_store_part(real_t *p, size_t w, vec_real_t v)
 {
-    if (w == LANES) {
+    if (__builtin_expect(w == LANES, 1))
         v_store(p, v);
-        return;
-    }
-    for (size_t i = 0; i < w; i++) p[i] = v[i];
+    else
+        v_store_tail(p, w, v);
 }
 
 /* x - 0 is x for every x, so nothing but the broadcast remains. */
