@@ -461,10 +461,12 @@ static void half_stored_ends_are_found_again(void **state)
             control_report_t echo = {.rank = 0, .state = CONTROL_RANK_FAILED, .has_cause = true};
             echo.cause = (inspan_cause_t){.status = INSPAN_PEER_LOST, .rank = 1, .text = "closed"};
             control_report_t root = {.rank = 1, .state = CONTROL_RANK_FAILED, .exit_signal = 9};
-            control_job_recall(&h.job, &echo, h.now);
-            control_job_recall(&h.job, &root, h.now);
+            control_report_t all[] = {echo, root};
+            control_job_recall(&h.job, all, 2, h.now);
             act(&h);
             assert_int_equal(h.job.state, CONTROL_FAILED);
+            assert_int_equal(h.job.cause.rank, 1);
+            assert_non_null(strstr(h.job.reason, "killed by signal 9"));
         }
         finish(&h);
     }

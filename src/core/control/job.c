@@ -91,12 +91,6 @@ inspan_status_t control_job_restore(control_job_t *job, control_state_t state, c
     return INSPAN_OK;
 }
 
-void control_job_recall(control_job_t *job, const control_report_t *report, ns_t now)
-{
-    if (report->rank < job->world && job->ranks[report->rank].state == CONTROL_RANK_FAILED)
-        control_evidence_report(job, report, now);
-}
-
 /* ---- The end ---- */
 
 bool control_job_over(const control_job_t *job)
@@ -299,6 +293,7 @@ static void rank_attached(control_job_t *job, uint32_t r, const control_report_t
     control_rank_t *rank = &job->ranks[r];
     bool over = job->state == CONTROL_ENDING || control_job_over(job);
     rank->attached = true;
+    if (job->settle_at > now + job->limits.settle) job->settle_at = now + job->limits.settle; /* recalled */
     if (report != NULL) {
         bool ended = report->state == CONTROL_RANK_DONE || report->state == CONTROL_RANK_FAILED;
         if (!ended) rank->alive = true;

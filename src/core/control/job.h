@@ -157,9 +157,10 @@ inspan_status_t control_job_start(control_job_t *job, const control_rank_t *rank
 inspan_status_t control_job_restore(control_job_t *job, control_state_t state, control_state_t outcome,
                                     const control_rank_t *ranks, uint32_t world, uint64_t view, ns_t now);
 
-/* After control_job_restore: what the registry knows of a rank that had FAILED, so that the verdict is found
- * again. */
-void control_job_recall(control_job_t *job, const control_report_t *report, ns_t now);
+/* After control_job_restore: what the registry knows of the ranks that had FAILED, so that the verdict is
+ * found again. Only the best evidence counts; a blame waits for the agent of the rank blamed, at most
+ * limits.start. */
+void control_job_recall(control_job_t *job, const control_report_t *reports, uint32_t n, ns_t now);
 
 void control_job_report(control_job_t *job, const control_report_t *report, ns_t now);
 

@@ -158,3 +158,32 @@ void control_evidence_report(control_job_t *job, const control_report_t *report,
     job->settle_at = now + job->limits.settle;
     control_settle(job, now, false);
 }
+
+static bool is_blamed(const control_report_t *reports, uint32_t n, uint32_t rank)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_root(&reports[i]) && reports[i].cause.rank == (int32_t)rank) return true;
+    return false;
+}
+
+/* A root of a rank blamed, any root, the first blame: in one go, for a first root or blame would end the
+ * search. */
+static const control_report_t *best_evidence(const control_report_t *reports, uint32_t n)
+{
+    const control_report_t *best = n > 0 ? &reports[0] : NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_root(&reports[i])) continue;
+        if (is_blamed(reports, n, reports[i].rank)) return &reports[i];
+        if (!is_root(best)) best = &reports[i];
+    }
+    return best;
+}
+
+void control_job_recall(control_job_t *job, const control_report_t *reports, uint32_t n, ns_t now)
+{
+    const control_report_t *best = best_evidence(reports, n);
+    if (best == NULL || best->rank >= job->world) return;
+    control_evidence_report(job, best, now);
+    if (job->settle_at != 0 && valid_rank(job, job->blame.rank) && !job->ranks[job->blame.rank].attached)
+        job->settle_at = now + job->limits.start; /* its agent is not back yet: it may know more */
+}

@@ -172,28 +172,35 @@ static bool load_job(void *context, const registry_job_t *row)
     return fail(loading, status, "job", row->id);
 }
 
-/* Ends of ranks that were stored, while the job's own was not any more. */
-static void recall_failures(fleet_t *fleet, ns_t now)
+static control_report_t recalled(const fleet_job_t *job, uint32_t r)
 {
+    const control_rank_t *rank = &job->control.ranks[r];
+    control_report_t report = {0};
+    if (job->reports[r] == NULL || !convert_report(job->reports[r], rank->node, &report) ||
+        report.state != CONTROL_RANK_FAILED) { /* its end was seen by us, not reported */
+        report = (control_report_t){.state = CONTROL_RANK_FAILED, .has_cause = true};
+        report.cause = (inspan_cause_t){.status = INSPAN_JOB_FAILED, .rank = (int32_t)r, .noticed_by = -1};
+        snprintf(report.cause.text, sizeof report.cause.text, "it had failed before the manager restarted");
+    }
+    report.rank = r;
+    return report;
+}
+
+/* Ends of ranks that were stored, while the job's own was not any more. */
+static inspan_status_t recall_failures(fleet_t *fleet, ns_t now, inspan_error_t *err)
+{
+    control_report_t *reports = malloc(CONTROL_WORLD_MAX * sizeof *reports);
+    if (reports == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     for (size_t j = 0; j < fleet->jobs.n; j++) {
         fleet_job_t *job = fleet->jobs.items[j];
-        for (uint32_t r = 0; r < job->control.world; r++) {
-            control_report_t report = {.rank = r, .state = CONTROL_RANK_FAILED};
-            const control_rank_t *rank = &job->control.ranks[r];
-            const Inspan__V1__WorkerReport *kept = job->reports[r];
-            if (control_job_over(&job->control) || rank->state != CONTROL_RANK_FAILED) continue;
-            if (kept == NULL || !convert_report(kept, rank->node, &report) || !report.has_cause) {
-                report.has_cause = true;
-                report.cause =
-                    (inspan_cause_t){.status = INSPAN_JOB_FAILED, .rank = (int32_t)r, .noticed_by = -1};
-                snprintf(report.cause.text, sizeof report.cause.text,
-                         "it had failed before the manager restarted");
-            }
-            report.rank = r;
-            control_job_recall(&job->control, &report, now);
-        }
+        uint32_t n = 0;
+        for (uint32_t r = 0; r < job->control.world; r++)
+            if (job->control.ranks[r].state == CONTROL_RANK_FAILED) reports[n++] = recalled(job, r);
+        control_job_recall(&job->control, reports, n, now);
         fleet_act(fleet, job, now);
     }
+    free(reports);
+    return INSPAN_OK;
 }
 
 /* A node that was gone before we died, and a job that did not hear of it any more. */
@@ -220,7 +227,7 @@ inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err)
     if (status == INSPAN_OK)
         status = registry_each_job(fleet->registry, 0, FLEET_JOBS_KEPT, load_job, &loading, err);
     if (status == INSPAN_OK) status = loading.status;
-    if (status == INSPAN_OK) recall_failures(fleet, now);
+    if (status == INSPAN_OK) status = recall_failures(fleet, now, err);
     if (status == INSPAN_OK) tell_of_the_gone(fleet, now);
     return status;
 }
