@@ -35,8 +35,9 @@ static inspan_status_t override(job_config_t *job, const cli_list_t *set, inspan
 static inspan_status_t resolve(const char *folder, const char *path, char out[PLACE_PATH_MAX],
                                inspan_error_t *err)
 {
-    int length = path[0] == '/' ? snprintf(out, PLACE_PATH_MAX, "%s", path)
-                                : snprintf(out, PLACE_PATH_MAX, "%s/%s", folder, path);
+    int length = path[0] == '/' || strcmp(folder, ".") == 0
+                     ? snprintf(out, PLACE_PATH_MAX, "%s", path)
+                     : snprintf(out, PLACE_PATH_MAX, "%s/%s", folder, path);
     if (length < PLACE_PATH_MAX) return INSPAN_OK;
     return error_set(err, INSPAN_INVALID, "path %.100s... is too long", path);
 }

@@ -99,6 +99,7 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     rank_view_t *views = calloc(job->n_ranks + 1, sizeof *views);
     double samples = 0, compute_s = 0, exposed_s = 0, bytes = 0, steps = 0, recomputed = 0;
     bool differ = false;
+    bool done = strcmp(job->state, "done") == 0; /* else each rank may have stopped at a step of its own */
     json_set_number(out, "job", (double)job->id);
     json_set_string(out, "name", job->name);
     json_set_string(out, "state", job->state);
@@ -113,7 +114,7 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
         steps =
             largest_or(steps, own_number(&views[i], "steps", progress != NULL ? (double)progress->step : 0));
         recomputed += own_number(&views[i], "samples_recomputed", 0);
-        differ = differ || strcmp(views[i].hash, views[0].hash) != 0;
+        differ = differ || (done && strcmp(views[i].hash, views[0].hash) != 0);
     }
     json_set_number(out, "steps", steps);
     json_set_number(out, "samples", samples);
@@ -123,7 +124,8 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     json_set_number(out, "bytes_sent", bytes);
     json_set_number(out, "views", (double)job->view);
     json_set_number(out, "samples_recomputed", recomputed);
-    json_set_string(out, "param_hash", n > 0 && !differ && views[0].hash[0] != '\0' ? views[0].hash : NULL);
+    json_set_string(out, "param_hash",
+                    n > 0 && done && !differ && views[0].hash[0] != '\0' ? views[0].hash : NULL);
     if (differ) json_set_bool(out, "hashes_differ", true);
     json_t *nodes = json_array();
     for (size_t i = 0; i < n; i++) json_append(nodes, node_json(&views[i], samples));
