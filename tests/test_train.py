@@ -1,0 +1,244 @@
+"""Training through the whole program: private clusters, the laboratory, and a cluster that stays."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import CLUSTER_ERROR, JOB_FAILED, USER_ERROR, wait_for
+
+JOB = """
+name: mini
+model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}
+data: {kind: text, path: book.txt}
+train: {steps: 20, global_batch: 24, lr: 1e-2, warmup: 2}
+checkpoint: {dir: out}
+"""
+ENDLESS = ["--set", "train.steps=10000000"]
+
+
+def private_folders(inspan):
+    return set(Path(inspan.env["TMPDIR"]).iterdir())
+
+
+def machines(owner=None):
+    """Namespaces, bridges and links of laboratories whose owner, which their names tell, has ended (or is this one)."""
+    names = [entry.name for entry in Path("/run/netns").glob("inspan-*")] if Path("/run/netns").exists() else []
+    names += [name for _, name in socket.if_nameindex()]
+    pids = {name: int(match.group(1)) for name in names if (match := re.match(r"(?:inspan-|is[bv])(\d+)[a-j]", name))}
+    return {name for name, pid in pids.items() if pid == owner or not os.path.exists(f"/proc/{pid}")}
+
+
+@pytest.fixture
+def job(job_file, text_file):
+    return job_file(JOB)
+
+
+@pytest.fixture(autouse=True)
+def temporary(inspan, tmp_path):
+    """Private clusters of this test have their folders apart from those of other programs."""
+    (tmp_path / "t").mkdir()
+    inspan.env["TMPDIR"] = str(tmp_path / "t")
+
+
+@pytest.fixture
+def nothing_left(inspan, temporary):
+    nets = machines()
+    yield
+    assert private_folders(inspan) == set()
+    assert machines() <= nets
+
+
+@pytest.fixture
+def laboratory(inspan, job):
+    """Skips by name where namespaces or quotas cannot be made."""
+    probe = inspan.run("train", job, "--local", "1", "--cpu", "1", "--link", "1gbit", "--set", "train.steps=1")
+    if probe.returncode != 0 and re.search("needs root|may not make|needs the program|no cgroup|cpu controller|"
+                                           "cannot be written", probe.stderr):
+        pytest.skip(f"no laboratory here: {probe.stderr.strip()}")
+    assert probe.returncode == 0, probe.stderr
+
+
+def test_a_private_cluster_trains_and_is_taken_down(inspan, job, nothing_left):
+    result = inspan.run("train", job, "--local", "3", "--json")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    summary = json.loads(result.stdout)
+    assert summary["state"] == "done"
+    assert (summary["steps"], summary["samples"], summary["views"]) == (20, 480, 1)
+    assert summary["samples_recomputed"] == 0
+    assert summary["loss_last"] < summary["loss_first"]
+    nodes = summary["nodes"]
+    assert [node["node"] for node in nodes] == ["node-1", "node-2", "node-3"]
+    assert {node["param_hash"] for node in nodes} == {summary["param_hash"]}
+    assert sum(node["share"] for node in nodes) == pytest.approx(1)
+    assert summary["compute_s"] == max(node["compute_s"] for node in nodes) > 0
+    assert summary["exposed_comm_s"] == max(node["exposed_comm_s"] for node in nodes) > 0
+    assert summary["bytes_sent"] == sum(node["bytes_sent"] for node in nodes) > 0
+    assert (inspan.folder / "out" / "model.safetensors").stat().st_size > 10000
+    assert "step 20/20" in result.stderr
+
+
+def test_people_get_a_table(inspan, job, nothing_left):
+    result = inspan.run("train", job, "--local", "2")
+    assert result.returncode == 0, result.stderr
+    assert "20 steps, 480 samples" in result.stdout
+    assert re.search(r"^ +1  node-2 ", result.stdout, re.M)
+    assert "out/model.safetensors" in result.stdout
+
+
+def test_what_was_trained_can_write(inspan, job, nothing_left):
+    assert inspan.run("train", job, "--local", "1", "--set", "train.steps=60").returncode == 0
+    answer = inspan.json("generate", "out", "--prompt", "the quick", "--tokens", "30", "--temperature", "0")
+    assert len(answer["text"]) == 30
+    same = inspan.run("generate", "out/model.safetensors", "--prompt", "the quick", "--tokens", "30", "--temperature",
+                      "0")
+    assert same.stdout == "the quick" + answer["text"] + "\n"
+
+
+def test_interrupt_cancels_and_leaves_nothing(inspan, job, nothing_left):
+    program = inspan.start("train", job, "--local", "2", *ENDLESS)
+    wait_for(lambda: len(inspan.processes()) >= 6, 60, "manager, two agents and two workers run")
+    program.process.send_signal(signal.SIGINT)
+    result = program.finish(40)
+    assert result.returncode == JOB_FAILED
+    assert "cancelling job 1" in result.stderr
+    assert "was cancelled" in result.stderr
+    assert inspan.processes() == []
+
+
+def test_a_killed_owner_takes_its_cluster_with_it(inspan, job):
+    program = inspan.start("train", job, "--local", "2", *ENDLESS)
+    wait_for(lambda: len(inspan.processes()) >= 6, 60, "manager, two agents and two workers run")
+    assert private_folders(inspan)
+    program.process.kill()
+    program.finish(10)
+    wait_for(lambda: inspan.processes() == [], 20, "all processes have ended")
+    assert inspan.run("train", job, "--local", "1").returncode == 0
+    assert private_folders(inspan) == set()  # its folder is removed by the next one
+
+
+def test_a_model_larger_than_memory_is_refused_with_figures(inspan, job, nothing_left):
+    result = inspan.run("train", job, "--local", "1", "--set", "model.dim=32768", "--set", "model.layers=200", "--json")
+    assert result.returncode == USER_ERROR
+    assert re.search(r"needs [\d.]+ GB.*has [\d.]+ [MG]B", json.loads(result.stdout)["error"]["text"])
+
+
+def test_unequal_machines(inspan, job, laboratory, nothing_left):
+    summary = inspan.json("train", job, "--local", "3", "--cpu", "0.5,0.3,0.2", "--link", "1gbit,200mbit/100mbit,100mbit")
+    addresses = [node["address"] for node in summary["nodes"]]
+    assert len(set(addresses)) == 3
+    assert not any(address.startswith("127.") for address in addresses)
+    for words in (["--cpu", "1,1"], ["--link", "fast"], ["--cpu", "0"]):
+        result = inspan.run("train", job, "--local", "3", *words)
+        assert result.returncode == USER_ERROR, result.stderr
+
+
+def test_a_killed_laboratory_is_cleared_away_by_the_next(inspan, job, laboratory):
+    program = inspan.start("train", job, "--local", "2", "--link", "1gbit", *ENDLESS)
+    wait_for(lambda: len(inspan.processes()) >= 6, 60, "manager, two agents and two workers run")
+    left = machines(program.process.pid)
+    assert len(left) >= 5
+    program.process.kill()
+    program.finish(10)
+    assert inspan.run("train", job, "--local", "1", "--link", "1gbit").returncode == 0
+    assert not left & machines()
+
+
+# ---- A cluster that stays
+
+
+def test_up_tells_how_to_join_and_ends_on_sigterm(inspan, cluster):
+    one = cluster(2)
+    known = json.loads((inspan.folder / "state" / "client.json").read_text())
+    assert (inspan.folder / "state" / "client.json").stat().st_mode & 0o777 == 0o600
+    result = one.stop()
+    assert result.returncode == 0, result.stderr
+    assert re.search(rf"inspan join \S+:\d+ --token {known['token']}\n", result.stdout)
+    assert inspan.processes() == []
+    result = inspan.run("nodes", seconds=20)
+    assert result.returncode == CLUSTER_ERROR
+
+
+def test_a_wrong_token_is_refused(inspan, cluster):
+    cluster(1)
+    manager = json.loads((inspan.folder / "state" / "client.json").read_text())["manager"]
+    result = inspan.run("nodes", "--token", "wrong")
+    assert result.returncode == USER_ERROR
+    assert "token" in result.stderr
+    other = {"INSPAN_DIR": str(inspan.folder / "other")}
+    result = inspan.run("join", manager, "--token", "wrong", seconds=20, env=other)
+    assert result.returncode == USER_ERROR
+    assert "token" in result.stderr
+    assert not (inspan.folder / "other" / "client.json").exists()
+
+
+def test_another_machine_joins_and_leaves(inspan, cluster):
+    one = cluster(1)
+    known = json.loads((inspan.folder / "state" / "client.json").read_text())
+    other = {"INSPAN_DIR": str(inspan.folder / "other")}
+    program = inspan.start("join", known["manager"], "--token", known["token"], "--name", "second", env=other)
+    wait_for(lambda: one.ready(2), 30, "the second node is ready")
+    assert inspan.json("nodes", "--dir", inspan.folder / "other") # what join noted is enough to look around
+    result = program.stop()
+    assert result.returncode == 0, result.stderr
+    wait_for(lambda: one.ready(1), 30, "it has left")
+
+
+def test_a_taken_port_and_a_taken_folder(inspan, cluster):
+    cluster(1)
+    port = json.loads((inspan.folder / "state" / "client.json").read_text())["manager"].rsplit(":", 1)[1]
+    result = inspan.run("up", "--port", port, seconds=30, env={"INSPAN_DIR": str(inspan.folder / "other")})
+    assert result.returncode == USER_ERROR
+    assert port in result.stderr
+    result = inspan.run("up", "--port", "0", seconds=30)
+    assert result.returncode == USER_ERROR
+    assert str(inspan.folder / "state") in result.stderr
+
+
+def test_detached_jobs_are_listed_read_and_cancelled(inspan, cluster, job):
+    cluster(2)
+    first = json.loads(inspan.run("train", job, "--detach", "--json", "--nodes", "node-2").stdout)["job"]
+    done = wait_for(lambda: (j := inspan.json("job", first))["state"] == "done" and j, 60, "the job is done")
+    assert [rank["node"] for rank in done["ranks"]] == ["node-2"]
+    assert {result["name"] for result in done["results"]} == {"model.safetensors", "config.json"}
+    assert "step 20/20" in inspan.run("logs", first, "--rank", "0").stdout
+    assert "[0] step 20/20" in inspan.run("logs", first).stdout
+    lines = [json.loads(line) for line in inspan.run("logs", first, "--json").stdout.splitlines()]
+    assert any(line["rank"] == 0 and line["text"].startswith("step 20/20") for line in lines)
+
+    waits = json.loads(inspan.run("train", job, "--detach", "--json", "--set", "nodes.min=5").stdout)["job"]
+    listed = {entry["job"]: entry for entry in inspan.json("jobs")["jobs"]}
+    assert listed[first]["state"] == "done"
+    assert listed[waits]["state"] == "queued"
+    assert "needs 5 nodes" in listed[waits]["reason"]
+    assert inspan.run("cancel", waits).returncode == 0
+    assert inspan.json("job", waits)["state"] == "cancelled"
+    assert inspan.run("job", 99).returncode == USER_ERROR
+    assert inspan.run("train", job, "--nodes", "nobody").returncode == USER_ERROR
+
+
+def test_logs_follow_a_job_to_its_end(inspan, cluster, job):
+    cluster(1)
+    number = json.loads(inspan.run("train", job, "--detach", "--json", "--set", "train.steps=400").stdout)["job"]
+    result = inspan.run("logs", number, "-f", "--rank", "0", seconds=90)
+    assert result.returncode == 0, result.stderr
+    assert "step 400/400" in result.stdout
+
+
+def test_training_outlives_the_manager(inspan, cluster, job):
+    one = cluster(2)
+    program = inspan.start("train", job, "--json", "--set", "train.steps=3000")
+    wait_for(lambda: (j := inspan.json("jobs")["jobs"]) and j[0]["state"] == "running", 60, "it runs")
+    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(one.up.process.pid)], capture_output=True,
+                              text=True, check=True).stdout
+    os.kill(int(re.search(r"(\d+) inspan manager", children).group(1)), signal.SIGKILL)
+    result = program.finish(120)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 3000
+    assert "manager has ended (killed by signal 9" in one.stop().stderr
