@@ -66,9 +66,8 @@ static inspan_status_t parse_idx(const char *path, const char *file, size_t n, u
     if (status != INSPAN_OK) return status;
     idx->n_dims = bytes[3];
     if (idx->n_dims < least || idx->n_dims > most)
-        return error_set(err, INSPAN_CORRUPT,
-                         "%s has %u dimensions, expected %u to %u (are images and labels swapped?)", path,
-                         idx->n_dims, least, most);
+        return error_set(err, INSPAN_CORRUPT, "%s has %u dimensions, %s: are images and labels swapped?",
+                         path, idx->n_dims, most == 1 ? "labels have 1" : "images have 2 to 4");
     uint64_t header = 4 + 4 * (uint64_t)idx->n_dims, numbers = 1;
     if (n < header)
         return error_set(err, INSPAN_CORRUPT, "%s: %zu bytes long, its header alone has %llu (truncated?)",

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "nn/data_internal.h"
 #include "platform/os/os_file.h"
 
@@ -30,13 +31,22 @@ static int remove_folder(void **state)
     return os_remove_all(folder, &err) != INSPAN_OK;
 }
 
+/* Not os_file_write: waiting for the disk thousands of times would take long. */
+static void write_file(const char *path, const void *bytes, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
 static const char *put(const char *name, const void *bytes, size_t n)
 {
     static char paths[2][PATH_MAX]; /* images and labels are there at the same time */
     static int turn;
     char *path = paths[turn ^= 1];
     snprintf(path, PATH_MAX, "%s/%s", folder, name);
-    assert_int_equal(os_file_write(path, bytes, n, 0600, &err), INSPAN_OK);
+    write_file(path, bytes, n);
     return path;
 }
 
@@ -396,6 +406,50 @@ static void broken_csv_files(void **state)
     nn_data_close(data);
 }
 
+/* Random damage to right files: an error or a data set, and nothing read outside (the sanitizer watches). */
+static void damaged_files(void **state)
+{
+    (void)state;
+    static const char table[] = "a,b,kind\n1,2.5,0\n3,-4e1,2\n0.5,1e-3,1\r\n\n7,8,0\n";
+    static const char pieces[] = "0123456789.,-+eE\n\r \t\"\xff";
+    uint8_t idx[80], labels[16];
+    uint32_t extents[] = {4, 3, 5};
+    size_t n_idx = make_idx(idx, 3, extents, 0), n_labels = make_idx(labels, 1, extents, 0), opened_ones = 0;
+    char damaged_path[PATH_MAX];
+    nn_data_config_t csv = {.kind = NN_DATA_CSV}, images = {.kind = NN_DATA_IDX};
+    images.labels = put("labels", labels, n_labels);
+    snprintf(damaged_path, sizeof damaged_path, "%s/damaged", folder);
+    csv.path = images.path = damaged_path;
+    rng_t rng;
+    rng_seed(&rng, 11, 0);
+    for (int round = 0; round < 3000; round++) {
+        const bool is_table = round % 3 != 0;
+        uint8_t bytes[sizeof table + sizeof idx];
+        size_t n = is_table ? sizeof table - 1 : n_idx;
+        memcpy(bytes, is_table ? (const void *)table : idx, n);
+        for (uint64_t k = rng_below(&rng, 4) + 1; k > 0; k--)
+            bytes[rng_below(&rng, is_table ? n : 20)] =
+                is_table && rng_below(&rng, 4) ? (uint8_t)pieces[rng_below(&rng, sizeof pieces - 1)]
+                                               : (uint8_t)rng_next(&rng);
+        if (rng_below(&rng, 4) == 0) n = rng_below(&rng, n);
+        write_file(damaged_path, bytes, n);
+        nn_data_t *data = NULL;
+        memset(&err, 0, sizeof err);
+        inspan_status_t status = nn_data_open(is_table ? &csv : &images, &data, &err);
+        if (status != INSPAN_OK) {
+            assert_true(status == INSPAN_CORRUPT || status == INSPAN_INVALID || status == INSPAN_UNSUPPORTED);
+            assert_non_null(strstr(err.text, "damaged"));
+            continue;
+        }
+        nn_batch_t batch;
+        assert_int_equal(nn_data_reserve(data, 8), INSPAN_OK);
+        nn_data_batch(data, 3, 8, &batch);
+        nn_data_close(data);
+        opened_ones++;
+    }
+    assert_true(opened_ones > 100 && opened_ones < 2900);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -407,6 +461,7 @@ int main(void)
         cmocka_unit_test(broken_idx_files),
         cmocka_unit_test(csv_tables),
         cmocka_unit_test(broken_csv_files),
+        cmocka_unit_test(damaged_files),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

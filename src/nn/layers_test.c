@@ -131,9 +131,8 @@ static void cross_entropy_back(const compute_t *c, const double *const *x, const
 {
     double loss;
     memcpy(dx[0], x[0], C_ROWS * C_CLASSES * sizeof(double));
-    for (size_t row = 0; row < C_ROWS; row++)
-        REAL(cross_entropy)
-        (c, 1, C_CLASSES, TARGETS + row, true, dy[row], dx[0] + row * C_CLASSES, &loss, NULL);
+    for (size_t row = 0; row < C_ROWS; row++) REAL(cross_entropy)
+    (c, 1, C_CLASSES, TARGETS + row, true, dy[row], dx[0] + row * C_CLASSES, &loss, NULL);
 }
 
 enum { V_SAMPLES = 2, V_CHANNELS = 2, V_HEIGHT = 7, V_WIDTH = 6, V_FILTERS = 3 };

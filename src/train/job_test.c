@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "platform/os/os_file.h"
 
 static inspan_error_t err;
@@ -122,6 +123,30 @@ static void broken_flat_text_is_refused(void **state)
     assert_int_equal(job_parse("", &job, &err), INSPAN_OK);
 }
 
+/* What an agent hands to a worker may be damaged on its disk. */
+static void damaged_flat_text(void **state)
+{
+    (void)state;
+    job_config_t job, back;
+    char text[8192];
+    rng_t rng;
+    size_t right = 0;
+    job_defaults(&job);
+    rng_seed(&rng, 2, 0);
+    for (int round = 0; round < 5000; round++) {
+        assert_int_equal(job_format(&job, text, sizeof text), INSPAN_OK);
+        size_t n = strlen(text);
+        for (uint64_t k = rng_below(&rng, 3) + 1; k > 0; k--)
+            text[rng_below(&rng, n)] =
+                rng_below(&rng, 2) ? "=\n.0e-x"[rng_below(&rng, 7)] : (char)rng_next(&rng);
+        memset(&err, 0, sizeof err);
+        inspan_status_t status = job_parse(text, &back, &err);
+        assert_true(status == INSPAN_OK || (status == INSPAN_INVALID && strstr(err.text, "line ") != NULL));
+        right += status == INSPAN_OK;
+    }
+    assert_true(right > 50 && right < 4000);
+}
+
 typedef struct fault {
     const char *key, *value;
     inspan_status_t status;
@@ -233,10 +258,15 @@ static void memory_counts_every_copy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_has_a_good_default), cmocka_unit_test(values_are_checked),
-        cmocka_unit_test(flat_text_goes_there_and_back),  cmocka_unit_test(broken_flat_text_is_refused),
-        cmocka_unit_test(faults_of_several_fields),       cmocka_unit_test(micro_batches_stay_in_the_share),
-        cmocka_unit_test(memory_counts_every_copy),       cmocka_unit_test(the_documentation_has_every_field),
+        cmocka_unit_test(every_field_has_a_good_default),
+        cmocka_unit_test(values_are_checked),
+        cmocka_unit_test(flat_text_goes_there_and_back),
+        cmocka_unit_test(broken_flat_text_is_refused),
+        cmocka_unit_test(damaged_flat_text),
+        cmocka_unit_test(faults_of_several_fields),
+        cmocka_unit_test(micro_batches_stay_in_the_share),
+        cmocka_unit_test(memory_counts_every_copy),
+        cmocka_unit_test(the_documentation_has_every_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
