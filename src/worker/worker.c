@@ -252,6 +252,7 @@ static bool take_frame(inspan_worker_t *worker, local_frame_type_t type, const u
         lost = local_decode_end(body, n, &worker->received) == INSPAN_OK;
         if (lost && !worker->has_lost) worker->lost = worker->received.cause;
         worker->has_lost |= lost;
+        if (worker->has_view && worker->lost.rank >= (int32_t)worker->view.world) worker->lost.rank = -1;
         break;
     case LOCAL_BYE: on_bye(worker, body, n); break;
     default: break; /* of a later minor version */
