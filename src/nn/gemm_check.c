@@ -8,7 +8,7 @@
 #include "nn/real.h"
 #include "platform/os/os_time.h"
 
-typedef NN_PASTE(REAL(gemm), t) gemm_fn_t; /* gemm_f32_t or gemm_f64_t */
+typedef NN_PASTE3(gemm, NN_REAL_SUFFIX, t) gemm_fn_t; /* gemm_f32_t or gemm_f64_t */
 #define EPSILON (sizeof(real_t) == 4 ? (double)FLT_EPSILON : DBL_EPSILON)
 
 #define PAD     3 /* columns beyond the matrix, which must stay as they are */
@@ -92,9 +92,9 @@ static bool shape_right(gemm_fn_t gemm, trial_t *t, rng_t *rng, char *fault, siz
 
 bool REAL(gemm_check)(gemm_fn_t gemm, char *fault, size_t size)
 {
-    trial_t t = {.a = malloc(BUFFER * sizeof(real_t)), .b = malloc(BUFFER * sizeof(real_t))};
-    t.c = malloc(BUFFER * sizeof(real_t));
-    t.before = malloc(BUFFER * sizeof(real_t));
+    trial_t t = {.a = calloc(BUFFER, sizeof(real_t)), .b = calloc(BUFFER, sizeof(real_t))};
+    t.c = calloc(BUFFER, sizeof(real_t));
+    t.before = calloc(BUFFER, sizeof(real_t));
     bool right = t.a && t.b && t.c && t.before;
     if (!right) snprintf(fault, size, "no memory to check it");
     rng_t rng;

@@ -196,7 +196,7 @@ static void row_dot(size_t rows, size_t n, size_t ld, const real_t *x, const rea
 static bool is_first_largest(size_t n, const real_t *x, size_t index)
 {
     for (size_t i = 0; i < n; i++)
-        if (x[i] > x[index] || (x[i] == x[index] && i < index)) return false;
+        if (x[i] > x[index] || (i < index && x[i] == x[index])) return false;
     return x[index] == x[index];
 }
 

@@ -1,7 +1,7 @@
 #include "nn/gemm.h"
 #include "nn/kernels.h"
 
-#define NAMED(isa) NN_PASTE(REAL(kernels), isa)
+#define NAMED(isa) NN_PASTE3(kernels, NN_REAL_SUFFIX, isa)
 
 extern const kernels_t NAMED(scalar);
 #if defined(__x86_64__)
@@ -18,7 +18,7 @@ const kernels_t *REAL(kernels_get)(nn_isa_t isa)
     return &NAMED(scalar);
 }
 
-NN_PASTE(REAL(gemm), t) REAL(gemm_builtin)(nn_isa_t isa)
+NN_PASTE3(gemm, NN_REAL_SUFFIX, t) REAL(gemm_builtin)(nn_isa_t isa)
 {
     return REAL(kernels_get)(isa)->gemm;
 }

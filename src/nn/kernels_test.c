@@ -182,12 +182,12 @@ static void check_cross_entropy(const kernels_t *k, size_t n)
     x[0] += 60; /* exponentials without the largest taken away would overflow */
     for (size_t row = 0; row < ROWS; row++) {
         real_t *r = x + row * n;
-        double total = 0;
+        double total = 1; /* the largest one's own */
         size_t best = 0;
         if (row == 1 && n > 2) r[1] = r[2] = 40; /* a tie: the first counts */
         target[row] = row == 1 && n > 2 ? 1 + (uint32_t)(n % 2) : (uint32_t)rng_below(&rng, n);
         for (size_t i = 0; i < n; i++) best = r[i] > r[best] ? i : best;
-        for (size_t i = 0; i < n; i++) total += exp((double)r[i] - (double)r[best]);
+        for (size_t i = 0; i < n; i++) total += i == best ? 0 : exp((double)r[i] - (double)r[best]);
         expected[row] = log(total) + (double)r[best] - (double)r[target[row]];
         expected_hit[row] = best == target[row];
         for (size_t i = 0; i < n; i++)
