@@ -1,13 +1,16 @@
 #include "nn/safetensors.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -282,6 +285,41 @@ static void damaged_headers(void **state)
     free(file);
 }
 
+/* A disk that is full (here: a limit on the file's length) leaves the earlier file whole and no half one
+ * behind. */
+static void a_failed_write_changes_nothing(void **state)
+{
+    (void)state;
+    static float weights[5000];
+    char *before = NULL, *after = NULL;
+    size_t n_before = 0, n_after = 0;
+    nn_param_t small = tensor("w", 1, 10, 0, weights), large = tensor("w", 1, 5000, 0, weights);
+    assert_int_equal(nn_safetensors_write(path, &small, 1, NN_FP32, NULL, 0, &err), INSPAN_OK);
+    assert_int_equal(os_file_read(path, 1 << 20, &before, &n_before, &err), INSPAN_OK);
+    struct rlimit old, limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = (struct rlimit){.rlim_cur = 10000, .rlim_max = old.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    inspan_status_t status = nn_safetensors_write(path, &large, 1, NN_FP32, NULL, 0, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(status, INSPAN_IO);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(os_file_read(path, 1 << 20, &after, &n_after, &err), INSPAN_OK);
+    assert_int_equal(n_before, n_after);
+    assert_memory_equal(before, after, n_before);
+    free(before);
+    free(after);
+    int entries = 0;
+    DIR *listing = opendir(folder);
+    assert_non_null(listing);
+    for (const struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing))
+        entries += strstr(entry->d_name, ".tmp-") != NULL;
+    closedir(listing);
+    assert_int_equal(entries, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +329,7 @@ int main(void)
         cmocka_unit_test(wrong_lengths_and_things_that_are_no_files),
         cmocka_unit_test(nesting_is_bounded),
         cmocka_unit_test(damaged_headers),
+        cmocka_unit_test(a_failed_write_changes_nothing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
