@@ -119,7 +119,10 @@ typedef struct inspan_comm_stats {
 } inspan_comm_stats_t;
 INSPAN_API void inspan_comm_stats(const inspan_comm_t *comm, inspan_comm_stats_t *stats);
 
-/* Flush what is promised (bounded by 1 s), close all sockets, free. Pending operations fail with ABORTED first. */
+/*
+ * Flush what is promised (bounded by 1 s), close all sockets, free. Not from a callback. Operations still pending fail
+ * with ABORTED on all ranks; a thread that waits for one must have returned before: handles end with the communicator.
+ */
 INSPAN_API void inspan_comm_close(inspan_comm_t *comm);
 
 #ifdef __cplusplus

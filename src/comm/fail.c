@@ -18,12 +18,18 @@
 
 #define SETTLE (20 * NS_PER_MS)
 
+/* Which of two causes counts: the lower one. Unknown ranks (-1) come last. */
+static uint64_t order(const inspan_cause_t *cause)
+{
+    return (uint64_t)(uint32_t)cause->rank << 32 | (uint32_t)cause->noticed_by;
+}
+
 void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause)
 {
     if (comm->health == COMM_FAILED) return;
     /* comm->cause is also read by calling threads, but only once `failed` is set */
     if (comm->health == COMM_SETTLING) {
-        if ((uint32_t)cause->rank >= (uint32_t)comm->cause.rank) return;
+        if (order(cause) >= order(&comm->cause)) return;
         comm->cause = *cause;
     } else {
         comm->health = COMM_SETTLING;
@@ -80,7 +86,7 @@ void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const
     snprintf(cause.address, sizeof cause.address, "%s%.50s%s:%u", v6 ? "[" : "", member->address,
              v6 ? "]" : "", member->port);
     fill_operation(comm, &cause);
-    char what[176], waited[32];
+    char what[256], waited[32];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);

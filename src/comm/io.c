@@ -9,6 +9,7 @@
 #include "comm/io.h"
 
 #include <errno.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -169,6 +170,7 @@ static void *io_main(void *context)
 {
     comm_io_t *io = context;
     struct epoll_event events[IO_BATCH];
+    fesetenv(FE_DFL_ENV); /* a thread inherits its creator's: flush-to-zero there would change our sums */
     for (;;) {
         int n = wait_events(io, events);
         if (n < 0 && errno != EINTR) log_error("comm: epoll_wait: %s", strerror(errno));

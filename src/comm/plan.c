@@ -201,13 +201,16 @@ static uint32_t plan_victim(inspan_comm_t *comm)
     return victim;
 }
 
-/* Chunks long enough to cost no headers and short enough to keep both directions of every link busy from soon
- * after the start until the end. The same on every rank. */
+/*
+ * Chunks long enough to cost no headers and short enough to keep both directions of every link busy from soon
+ * after the start until the end: behind a slow link, the last chunk's way back is what is left over. The same
+ * on every rank.
+ */
 static uint64_t chunk_bytes_for(const inspan_comm_t *comm, uint64_t bytes)
 {
     if (comm->chunk_bytes > 0) return comm->chunk_bytes;
-    uint64_t each = bytes / (16 * (uint64_t)comm->world);
-    return each < 65536 ? 65536 : each > 262144 ? 262144 : each / 65536 * 65536;
+    const uint64_t each = bytes / (16 * (uint64_t)comm->world);
+    return each < 16384 ? 16384 : each > 131072 ? 131072 : each / 4096 * 4096;
 }
 
 inspan_status_t plan_get(inspan_comm_t *comm, const data_call_t *wanted, comm_plan_t **out)

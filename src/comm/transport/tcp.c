@@ -118,7 +118,7 @@ static void tcp_start(tcp_t *tcp)
     for (uint32_t peer = 0; peer < tcp->world && status == INSPAN_OK; peer++)
         if (tcp->peers[peer].fd >= 0)
             status = comm_io_add(tcp->io, tcp->peers[peer].fd, EPOLLIN, on_socket, &tcp->peers[peer]);
-    if (status == INSPAN_OK && tcp->world > 1)
+    if (status == INSPAN_OK) /* also of one rank: it makes up for a one-shot timer that was not to be had */
         status = comm_io_timer(tcp->io, comm->failure_timeout / 8, false, on_tick, tcp, &tcp->tick);
     if (status != INSPAN_OK)
         fail_peer(comm, comm->rank, status, "cannot watch the connections of %u ranks", tcp->world);

@@ -728,9 +728,13 @@ static void open_loop(opening_t *o, struct pollfd *fds, link_t **links)
             if (fds[i].revents != 0 && links[i]->fd == fds[i].fd) link_event(o, links[i], fds[i].revents);
         if (fds[0].revents != 0 && o->status == INSPAN_OK) accept_all(o);
     }
-    for (uint32_t peer = 0; peer < world && o->status == INSPAN_OK;
-         peer++) /* READY is 32 bytes: it fits a socket */
-        if (peer != o->options->rank && link_wants_out(kept(o, peer))) link_send(o, kept(o, peer));
+    for (uint32_t peer = 0; peer < world && o->status == INSPAN_OK; peer++) {
+        link_t *link = kept(o, peer);
+        if (peer == o->options->rank || !link_wants_out(link)) continue;
+        link_send(o, link); /* READY is 32 bytes and the socket empty */
+        if (link_wants_out(link))
+            fail(o, peer, INSPAN_PEER_LOST, "the connection to rank %u broke while all were connecting", peer);
+    }
 }
 
 /* Tell those that are connected why this rank gives up, as far as it goes out at once. */

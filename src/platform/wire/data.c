@@ -214,6 +214,7 @@ inspan_status_t data_decode_cause(const uint8_t *bytes, size_t n, inspan_cause_t
     cause->status = (inspan_status_t)status;
     cause->rank = (int32_t)get_u32(bytes + 4);
     cause->noticed_by = (int32_t)get_u32(bytes + 8);
+    if (cause->rank < -1) cause->rank = -1;
     cause->waited_ns = (int64_t)get_u64(bytes + 12);
     size_t at = CAUSE_FIXED;
     bool ok = get_text(bytes, n, &at, cause->node, sizeof cause->node) &&
