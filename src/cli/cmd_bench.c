@@ -1,0 +1,465 @@
+/*
+ * inspan bench allreduce: one process is one rank, so that ranks can stand in any namespaces or machines;
+ * --local N starts all of them here, with --link and --cpu as the machines of a laboratory.
+ */
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/bench_rendezvous.h"
+#include "cli/common_options.h"
+#include "cli/interrupt.h"
+#include "platform/host/lab.h"
+#include "platform/json/json.h"
+#include "platform/os/os_file.h"
+#include "platform/os/os_socket.h"
+#include "platform/os/os_spawn.h"
+#include "platform/os/os_time.h"
+
+#define SIZES_MAX      32
+#define ITERATIONS_MAX 100000
+#define WARM_UP        3
+#define RENDEZVOUS     (30 * NS_PER_S)
+#define OP_TIMEOUT     (600 * NS_PER_S)
+
+typedef struct bench {
+    uint64_t rank, world, iterations, local, chunk;
+    const char *rendezvous, *bytes, *weights, *schedule, *data_ports, *cpu, *link;
+    bool check, json, joined;
+    /* parsed */
+    uint64_t sizes[SIZES_MAX];
+    uint32_t n_sizes;
+    double shares[BENCH_WORLD_MAX];
+    inspan_schedule_t algorithm;
+    char host[256];
+    uint16_t port;
+} bench_t;
+
+typedef struct figure { /* of one size, over all ranks */
+    double median_s, min_s, max_s, cpu_s;
+} figure_t;
+
+/* ---- Arguments
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static inspan_status_t parse_sizes(bench_t *bench, inspan_error_t *err)
+{
+    char text[512];
+    if ((size_t)snprintf(text, sizeof text, "%s", bench->bytes) >= sizeof text)
+        return error_set(err, INSPAN_INVALID, "--bytes: too long");
+    for (char *rest = text, *word; (word = strsep(&rest, ",")) != NULL;) {
+        uint64_t bytes = 0;
+        if (bench->n_sizes == SIZES_MAX)
+            return error_set(err, INSPAN_INVALID, "--bytes: at most %d sizes", SIZES_MAX);
+        if (units_parse_size(word, &bytes) != INSPAN_OK || bytes % 4 != 0)
+            return error_set(err, INSPAN_INVALID,
+                             "--bytes: \"%s\" is no number of bytes of whole fp32 numbers, as in 4K,25M",
+                             word);
+        bench->sizes[bench->n_sizes++] = bytes;
+    }
+    return INSPAN_OK;
+}
+
+static inspan_status_t parse_weights(bench_t *bench, inspan_error_t *err)
+{
+    const char *at = bench->weights;
+    for (uint64_t r = 0; r < bench->world; r++) {
+        char *end = NULL;
+        bench->shares[r] = strtod(at, &end);
+        const bool last = r + 1 == bench->world;
+        if (end == at || !isfinite(bench->shares[r]) || bench->shares[r] < 0 || *end != (last ? '\0' : ','))
+            return error_set(err, INSPAN_INVALID,
+                             "--weights: one number >= 0 for each of %llu ranks, as in 1,1,0.2",
+                             (unsigned long long)bench->world);
+        at = end + 1;
+    }
+    return INSPAN_OK;
+}
+
+static inspan_status_t parse_schedule(bench_t *bench, inspan_error_t *err)
+{
+    static const char *const names[] = {"auto", "one-shot", "direct", "ring"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(bench->schedule, names[i]) == 0) {
+            bench->algorithm = (inspan_schedule_t)i;
+            return INSPAN_OK;
+        }
+    return error_set(err, INSPAN_INVALID, "--schedule: \"%s\" is none of auto, one-shot, direct, ring",
+                     bench->schedule);
+}
+
+static inspan_status_t parse_rendezvous(bench_t *bench, inspan_error_t *err)
+{
+    const char *colon = strrchr(bench->rendezvous, ':');
+    char *end = NULL;
+    const unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
+    if (colon == NULL || colon == bench->rendezvous || end == colon + 1 || *end != 0 || port == 0 ||
+        port > 65535)
+        return error_set(err, INSPAN_INVALID, "--rendezvous: \"%s\" is not HOST:PORT", bench->rendezvous);
+    const char *host = bench->rendezvous;
+    int n = (int)(colon - host);
+    if (host[0] == '[' && n > 2 && host[n - 1] == ']') host++, n -= 2;
+    snprintf(bench->host, sizeof bench->host, "%.*s", n, host);
+    bench->port = (uint16_t)port;
+    return INSPAN_OK;
+}
+
+static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
+{
+    if (bench->local > 0) bench->world = bench->local;
+    if ((bench->cpu != NULL || bench->link != NULL) && bench->local == 0)
+        return error_set(err, INSPAN_INVALID, "--cpu and --link make a laboratory: they need --local N");
+    if (bench->local == 0 && (bench->rendezvous == NULL || bench->world == 0 || bench->rank >= bench->world))
+        return error_set(err, INSPAN_INVALID,
+                         "give --local N, or --rank R --world N --rendezvous HOST:PORT with R < N");
+    inspan_status_t status = parse_sizes(bench, err);
+    if (status == INSPAN_OK) status = parse_schedule(bench, err);
+    if (status == INSPAN_OK && bench->weights != NULL) status = parse_weights(bench, err);
+    if (status == INSPAN_OK && bench->local == 0) status = parse_rendezvous(bench, err);
+    return status;
+}
+
+/* ---- Measuring
+ * --------------------------------------------------------------------------------------------------------------
+ */
+
+static inspan_status_t wait_for(inspan_comm_t *comm, inspan_status_t started, inspan_op_t *op,
+                                inspan_error_t *err)
+{
+    inspan_status_t status = started == INSPAN_OK ? inspan_op_wait(op, OP_TIMEOUT) : started;
+    inspan_cause_t cause;
+    if (status == INSPAN_OK) return INSPAN_OK;
+    if (inspan_comm_cause(comm, &cause)) return error_set(err, status, "%s", cause.text);
+    return error_set(err, status, "a collective did not finish: %s", inspan_status_text(status));
+}
+
+static inspan_status_t reduce(inspan_comm_t *comm, const void *in, void *out, uint64_t n,
+                              inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_error_t *err)
+{
+    inspan_op_t *op = NULL;
+    const inspan_status_t started = inspan_allreduce(comm, in, out, n, dtype, reduction, &op);
+    return wait_for(comm, started, op, err);
+}
+
+static void fill(float *in, uint64_t count, uint32_t rank)
+{
+    for (uint64_t i = 0; i < count; i++) in[i] = (float)(i % 13 + rank);
+}
+
+/* Small integers: their sum is exact in any order. */
+static inspan_status_t check_sum(const float *out, uint64_t count, uint32_t world, inspan_error_t *err)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const float expected = (float)(world * (i % 13) + (uint64_t)world * (world - 1) / 2);
+        if (out[i] != expected)
+            return error_set(err, INSPAN_CORRUPT, "element %llu of the sum is %g, expected %g",
+                             (unsigned long long)i, (double)out[i], (double)expected);
+    }
+    return INSPAN_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The slowest rank's time of each iteration counts; CPU is the mean of the ranks. */
+static inspan_status_t measure(const bench_t *bench, inspan_comm_t *comm, uint64_t bytes, double *times,
+                               figure_t *figure, inspan_error_t *err)
+{
+    const uint64_t count = bytes / 4, n = bench->iterations;
+    float *in = malloc(bytes + 64), *out = malloc(bytes + 64);
+    inspan_status_t status = in != NULL && out != NULL
+                                 ? INSPAN_OK
+                                 : error_set(err, INSPAN_NO_MEMORY, "no memory for two times %llu bytes",
+                                             (unsigned long long)bytes);
+    if (status == INSPAN_OK) fill(in, count, inspan_comm_rank(comm));
+    ns_t cpu = 0;
+    for (uint64_t i = 0; i < WARM_UP + n && status == INSPAN_OK; i++) {
+        inspan_op_t *op = NULL;
+        const inspan_status_t started = inspan_barrier(comm, &op); /* all start together */
+        status = wait_for(comm, started, op, err);
+        const ns_t cpu_before = os_process_cpu(), begin = os_now();
+        if (status == INSPAN_OK) status = reduce(comm, in, out, count, INSPAN_FP32, INSPAN_SUM, err);
+        if (i >= WARM_UP) {
+            times[i - WARM_UP] = ns_to_s(os_now() - begin);
+            cpu += os_process_cpu() - cpu_before;
+        }
+        if (status == INSPAN_OK && bench->check) status = check_sum(out, count, inspan_comm_world(comm), err);
+    }
+    free(in);
+    free(out);
+    double cpu_mean = ns_to_s(cpu) / (double)n / inspan_comm_world(comm), *slowest = times + n;
+    if (status == INSPAN_OK) status = reduce(comm, times, slowest, n, INSPAN_FP64, INSPAN_MAX, err);
+    if (status == INSPAN_OK)
+        status = reduce(comm, &cpu_mean, &figure->cpu_s, 1, INSPAN_FP64, INSPAN_SUM, err);
+    if (status != INSPAN_OK) return status;
+    qsort(slowest, n, sizeof *slowest, by_value);
+    figure->median_s = n % 2 ? slowest[n / 2] : (slowest[n / 2 - 1] + slowest[n / 2]) / 2;
+    figure->min_s = slowest[0];
+    figure->max_s = slowest[n - 1];
+    return INSPAN_OK;
+}
+
+static int print(const bench_t *bench, const figure_t *figures)
+{
+    if (!bench->json) {
+        printf("%12s %12s %12s %12s %12s\n", "bytes", "median", "fastest", "slowest", "cpu a rank");
+        for (uint32_t i = 0; i < bench->n_sizes; i++)
+            printf("%12llu %9.3f ms %9.3f ms %9.3f ms %9.3f ms\n", (unsigned long long)bench->sizes[i],
+                   figures[i].median_s * 1e3, figures[i].min_s * 1e3, figures[i].max_s * 1e3,
+                   figures[i].cpu_s * 1e3);
+        return CLI_EXIT_OK;
+    }
+    json_t *root = json_object(), *results = json_array();
+    json_set_string(root, "bench", "allreduce");
+    json_set_number(root, "world", (double)bench->world);
+    json_set_string(root, "schedule", bench->schedule);
+    json_set_number(root, "iterations", (double)bench->iterations);
+    for (uint32_t i = 0; i < bench->n_sizes; i++) {
+        json_t *row = json_object();
+        json_set_number(row, "bytes", (double)bench->sizes[i]);
+        json_set_number(row, "median_s", figures[i].median_s);
+        json_set_number(row, "min_s", figures[i].min_s);
+        json_set_number(row, "max_s", figures[i].max_s);
+        json_set_number(row, "cpu_s", figures[i].cpu_s);
+        json_append(results, row);
+    }
+    json_set(root, "results", results);
+    char *text = json_print(root, false);
+    if (text != NULL) printf("%s\n", text);
+    json_free(root);
+    const bool printed = text != NULL;
+    free(text);
+    return printed ? CLI_EXIT_OK : CLI_EXIT_CLUSTER;
+}
+
+/* ---- One rank
+ * ---------------------------------------------------------------------------------------------------------------
+ */
+
+/* Find the others: rank 0 is the place where all meet, unless --local made another one. */
+static inspan_status_t meet(const bench_t *bench, bench_group_t *group, inspan_error_t *err)
+{
+    if (group->world == 1) {
+        snprintf(group->members[0].node, sizeof group->members[0].node, "rank-0");
+        return INSPAN_OK;
+    }
+    if (group->rank != 0 || bench->joined)
+        return bench_join(bench->host, bench->port, group, RENDEZVOUS, err);
+    int listener = -1;
+    uint16_t port = 0;
+    inspan_status_t status = os_listen(bench->port, bench->port, 64, &listener, &port, err);
+    if (status != INSPAN_OK) return status;
+    status = bench_serve(listener, group, true, RENDEZVOUS, err);
+    close(listener);
+    return status;
+}
+
+static inspan_status_t run_sizes(const bench_t *bench, inspan_comm_t *comm, figure_t *figures,
+                                 inspan_error_t *err)
+{
+    double *times = calloc(2 * bench->iterations, sizeof *times);
+    inspan_status_t status =
+        times != NULL ? INSPAN_OK : error_set(err, INSPAN_NO_MEMORY, "no memory for the times");
+    for (uint32_t i = 0; i < bench->n_sizes && status == INSPAN_OK; i++)
+        status = measure(bench, comm, bench->sizes[i], times, &figures[i], err);
+    free(times);
+    return status;
+}
+
+static int run_rank(const bench_t *bench)
+{
+    inspan_error_t err = {0};
+    bench_group_t group = {.rank = (uint32_t)bench->rank, .world = (uint32_t)bench->world};
+    comm_io_t *io = NULL;
+    comm_listener_t *listener = NULL;
+    inspan_comm_t *comm = NULL;
+    uint16_t first = 0, last = 0;
+    inspan_member_t *own = &group.members[group.rank];
+    inspan_status_t status = os_random(&own->incarnation, sizeof own->incarnation);
+    if (status == INSPAN_OK && bench->data_ports != NULL)
+        status = common_data_ports(bench->data_ports, &first, &last, &err);
+    if (status == INSPAN_OK) status = comm_io_open(&io, &err);
+    if (status == INSPAN_OK) status = comm_listen(first, last, &listener, &own->port, &err);
+    if (status == INSPAN_OK) status = meet(bench, &group, &err);
+    comm_options_t options = {.io = io,
+                              .job = 1,
+                              .view = 1,
+                              .rank = group.rank,
+                              .world = group.world,
+                              .members = group.members,
+                              .listener = listener,
+                              .failure_timeout = 5 * NS_PER_S,
+                              .schedule = bench->algorithm,
+                              .weights = bench->weights != NULL ? bench->shares : NULL,
+                              .chunk_bytes = bench->chunk};
+    memcpy(options.key, group.key, sizeof options.key);
+    if (status == INSPAN_OK) status = comm_open(&options, &comm, &err);
+    figure_t figures[SIZES_MAX];
+    if (status == INSPAN_OK) status = run_sizes(bench, comm, figures, &err);
+    if (status != INSPAN_OK && comm != NULL)
+        inspan_comm_abort(comm, err.text); /* a wrong sum is an end for all */
+    inspan_comm_close(comm);
+    comm_listener_close(listener);
+    comm_io_close(io);
+    if (status != INSPAN_OK) return cli_fail(&err, bench->json);
+    return group.rank == 0 ? print(bench, figures) : CLI_EXIT_OK;
+}
+
+/* ---- All ranks here
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct flock {
+    const bench_t *bench;
+    lab_t *lab; /* NULL: plain processes on this machine */
+    os_process_t ranks[BENCH_WORLD_MAX];
+    int codes[BENCH_WORLD_MAX]; /* -1: still running */
+    uint32_t running;
+} flock_t;
+
+static inspan_status_t start_rank(flock_t *flock, uint32_t rank, const char *meeting, inspan_error_t *err)
+{
+    const bench_t *bench = flock->bench;
+    char words[6][32];
+    snprintf(words[0], sizeof words[0], "%u", rank);
+    snprintf(words[1], sizeof words[1], "%llu", (unsigned long long)bench->world);
+    snprintf(words[2], sizeof words[2], "%llu", (unsigned long long)bench->iterations);
+    snprintf(words[3], sizeof words[3], "%llu", (unsigned long long)bench->chunk);
+    const char *arguments[40];
+    uint32_t n = 0;
+    arguments[n++] = "inspan";
+    if (flock->lab != NULL) {
+        arguments[n++] = "--enter-lab";
+        arguments[n++] = lab_where(flock->lab, rank);
+    }
+    const char *const fixed[] = {"bench",   "allreduce", "--joined",   "--rank",     words[0],
+                                 "--world", words[1],    "--iters",    words[2],     "--rendezvous",
+                                 meeting,   "--bytes",   bench->bytes, "--schedule", bench->schedule};
+    for (size_t i = 0; i < COUNT_OF(fixed); i++) arguments[n++] = fixed[i];
+    if (bench->chunk > 0) arguments[n++] = "--chunk", arguments[n++] = words[3];
+    if (bench->weights != NULL) arguments[n++] = "--weights", arguments[n++] = bench->weights;
+    if (bench->data_ports != NULL) arguments[n++] = "--data-ports", arguments[n++] = bench->data_ports;
+    if (bench->check) arguments[n++] = "--check";
+    if (bench->json) arguments[n++] = "--json";
+    arguments[n] = NULL;
+    const os_spawn_options_t options = {.program = "/proc/self/exe", .arguments = arguments, .output = -1};
+    const inspan_status_t status = os_spawn(&options, &flock->ranks[rank], err);
+    if (status == INSPAN_OK) flock->codes[rank] = -1;
+    flock->running += status == INSPAN_OK;
+    return status;
+}
+
+/* Note who has ended; a failure ends the others after a moment in which they can say theirs. The worst exit
+ * code. */
+static int await_all(flock_t *flock, interrupt_t *interrupt)
+{
+    int worst = CLI_EXIT_OK;
+    ns_t kill_at = INT64_MAX;
+    while (flock->running > 0) {
+        for (uint32_t r = 0; r < flock->bench->world; r++) {
+            os_exit_t end;
+            if (flock->codes[r] >= 0 || !os_process_poll(&flock->ranks[r], &end)) continue;
+            flock->codes[r] = end.code >= 0 ? end.code : CLI_EXIT_JOB;
+            flock->running--;
+            if (flock->codes[r] == CLI_EXIT_OK) continue;
+            if (end.code < 0) fprintf(stderr, "inspan: rank %u was killed by signal %d\n", r, end.signal);
+            if (worst == CLI_EXIT_OK) worst = flock->codes[r];
+            if (kill_at == INT64_MAX) kill_at = os_now() + 3 * NS_PER_S;
+        }
+        if (flock->running == 0) break;
+        const bool stop = interrupt_wait(interrupt, 10 * NS_PER_MS) > 0;
+        if (stop) worst = CLI_EXIT_JOB;
+        if (stop || os_now() >= kill_at)
+            for (uint32_t r = 0; r < flock->bench->world; r++)
+                if (flock->codes[r] < 0) os_process_signal(&flock->ranks[r], SIGKILL);
+    }
+    return worst;
+}
+
+static inspan_status_t open_lab(const bench_t *bench, lab_t **lab, inspan_error_t *err)
+{
+    double cores[BENCH_WORLD_MAX];
+    lab_link_t links[BENCH_WORLD_MAX];
+    const uint32_t n = (uint32_t)bench->world;
+    inspan_status_t status = INSPAN_OK;
+    if (bench->cpu != NULL) status = lab_parse_cores(bench->cpu, n, cores, err);
+    if (status == INSPAN_OK && bench->link != NULL) status = lab_parse_links(bench->link, n, links, err);
+    const lab_options_t options = {.machines = n,
+                                   .cores = bench->cpu != NULL ? cores : NULL,
+                                   .links = bench->link != NULL ? links : NULL};
+    return status == INSPAN_OK ? lab_open(&options, lab, err) : status;
+}
+
+static int run_local(const bench_t *bench)
+{
+    inspan_error_t err = {0};
+    flock_t flock = {.bench = bench};
+    bench_group_t group = {.world = (uint32_t)bench->world};
+    interrupt_t interrupt;
+    int listener = -1;
+    uint16_t port = 0;
+    char meeting[128];
+    inspan_status_t status =
+        interrupt_open(&interrupt) ? INSPAN_OK : error_set(&err, INSPAN_IO, "no descriptor for signals");
+    if (status == INSPAN_OK && (bench->cpu != NULL || bench->link != NULL))
+        status = open_lab(bench, &flock.lab, &err);
+    if (status == INSPAN_OK) status = os_listen(0, 0, 64, &listener, &port, &err);
+    snprintf(meeting, sizeof meeting, "%s:%u", flock.lab != NULL ? lab_host_address(flock.lab) : "127.0.0.1",
+             port);
+    for (uint32_t r = 0; r < bench->world && status == INSPAN_OK; r++)
+        status = start_rank(&flock, r, meeting, &err);
+    if (status == INSPAN_OK && bench->world > 1)
+        status = bench_serve(listener, &group, false, RENDEZVOUS, &err);
+    if (status != INSPAN_OK)
+        for (uint32_t r = 0; r < bench->world; r++) os_process_signal(&flock.ranks[r], SIGKILL);
+    const int worst = await_all(&flock, &interrupt);
+    if (listener >= 0) close(listener);
+    lab_close(flock.lab);
+    interrupt_close(&interrupt);
+    return status == INSPAN_OK ? worst : cli_fail(&err, bench->json);
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    bench_t bench = {.iterations = 20, .bytes = "4K,1M,25M", .schedule = "auto"};
+    const cli_option_t options[] = {
+        {"local", 0, CLI_COUNT, "N", "start all N ranks on this machine", &bench.local, 1, BENCH_WORLD_MAX},
+        OPTION_CPU(&bench.cpu),
+        OPTION_LINK(&bench.link),
+        {"rank", 0, CLI_COUNT, "R", "be rank R", &bench.rank, 0, BENCH_WORLD_MAX - 1},
+        {"world", 0, CLI_COUNT, "N", "of N ranks", &bench.world, 1, BENCH_WORLD_MAX},
+        {"rendezvous", 0, CLI_TEXT, "HOST:PORT", "where rank 0 listens and the others find it",
+         &bench.rendezvous, 0, 0},
+        {"bytes", 0, CLI_TEXT, "B,B,...", "sizes (default 4K,1M,25M)", &bench.bytes, 0, 0},
+        {"iters", 0, CLI_COUNT, "K", "measured operations of each size (default 20)", &bench.iterations, 1,
+         ITERATIONS_MAX},
+        {"schedule", 0, CLI_TEXT, "NAME", "auto, one-shot, direct or ring", &bench.schedule, 0, 0},
+        {"weights", 0, CLI_TEXT, "W,W,...", "share of the sums that each rank makes, as in 1,1,1,0",
+         &bench.weights, 0, 0},
+        {"chunk", 0, CLI_SIZE, "BYTES", "longest chunk (default: chosen by size)", &bench.chunk, 0, 0},
+        {"check", 0, CLI_FLAG, NULL, "compare every sum with the expected one", &bench.check, 0, 0},
+        OPTION_DATA_PORTS(&bench.data_ports),
+        OPTION_JSON(&bench.json),
+        {"joined", 0, CLI_FLAG, NULL, NULL, &bench.joined, 0,
+         0}, /* of --local: rank 0 joins as the others do */
+    };
+    cli_operands_t operands;
+    const int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
+    if (code >= 0) return code;
+    inspan_error_t err = {0};
+    inspan_status_t status = parse(&bench, &err);
+    if (status == INSPAN_OK && strcmp(operands.items[0], "allreduce") != 0)
+        status =
+            error_set(&err, INSPAN_INVALID, "bench %s: there is only bench allreduce", operands.items[0]);
+    if (status != INSPAN_OK) return cli_fail_user(&err, bench.json);
+    return bench.local > 0 ? run_local(&bench) : run_rank(&bench);
+}
