@@ -21,6 +21,14 @@ static inspan_error_t err;
 
 enum { ELEMENTS = 1003, GOLDEN_STEPS = 20 }; /* odd: every kernel has a tail */
 
+static void put(void *array, nn_dtype_t dtype, int i, double value)
+{
+    if (dtype == NN_FP64)
+        ((double *)array)[i] = value;
+    else
+        ((float *)array)[i] = (float)value;
+}
+
 /* Bits of weights, moments and norms after some steps, for one level of instruction set. */
 static uint64_t run_golden(nn_optimizer_kind_t kind, nn_dtype_t dtype)
 {
@@ -46,10 +54,7 @@ static uint64_t run_golden(nn_optimizer_kind_t kind, nn_dtype_t dtype)
     rng_seed(&rng, 42, 1);
     for (int i = 0; i < ELEMENTS; i++) {
         double value = rng_uniform(&rng) - 0.5;
-        if (dtype == NN_FP64)
-            weights[i] = value;
-        else
-            ((float *)weights)[i] = (float)value;
+        put(weights, dtype, i, value);
     }
     nn_optimizer_t *optimizer = NULL;
     assert_int_equal(nn_optimizer_open(&config, params, 2, dtype, &optimizer, &err), INSPAN_OK);
@@ -57,10 +62,7 @@ static uint64_t run_golden(nn_optimizer_kind_t kind, nn_dtype_t dtype)
     for (uint64_t step = 0; step < GOLDEN_STEPS; step++) {
         for (int i = 0; i < ELEMENTS; i++) {
             double value = (rng_uniform(&rng) - 0.5) * 8;
-            if (dtype == NN_FP64)
-                gradients[i] = value;
-            else
-                ((float *)gradients)[i] = (float)value;
+            put(gradients, dtype, i, value);
         }
         double norm = 0;
         assert_int_equal(nn_optimizer_apply(optimizer, sums, 7, step, &norm, &err), INSPAN_OK);
