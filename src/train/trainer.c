@@ -288,7 +288,9 @@ inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err)
         if (status == INSPAN_OK) status = between_steps(trainer, err);
     }
     trainer->ended = os_now();
-    if (trainer->step < trainer->job.train.steps && is_cancelled(trainer)) {
+    /* ABORTED: another rank was cancelled first. Any other failure came before, and is told as what it is. */
+    bool stopped = status == INSPAN_OK || status == INSPAN_ABORTED;
+    if (stopped && trainer->step < trainer->job.train.steps && is_cancelled(trainer)) {
         status = error_set(err, INSPAN_ABORTED, "cancelled after step %" PRIu64 " of %" PRIu64, trainer->step,
                            trainer->job.train.steps);
         trainer_fail(trainer, err);
