@@ -72,7 +72,7 @@ static bool nvml_load(nvml_t *nvml)
 
 static bool read_nvml(inventory_t *inventory)
 {
-    nvml_t nvml = {NULL};
+    nvml_t nvml = {.library = NULL};
     if (!nvml_load(&nvml)) return false;
     unsigned n = 0;
     char driver[32] = "";
