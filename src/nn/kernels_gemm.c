@@ -18,28 +18,37 @@
 #define KC ((size_t)256)
 #define MC ((size_t)(MR * 8))
 
-/* packed[p][i] = alpha op(a)[row + i][depth + p], zero beyond `rows`. */
+/*
+ * packed[p][i] = alpha op(a)[i][p] in panels of MR rows, zero beyond `rows`. The inner loop runs along the
+ * memory of a; the stores, which are strided for one of the two, stay in the first-level cache.
+ */
 static void pack_a(bool transpose, size_t rows, size_t depth, const real_t *a, size_t lda, real_t alpha,
                    real_t *packed)
 {
     for (size_t first = 0; first < rows; first += MR, packed += depth * MR) {
         size_t used = rows - first < MR ? rows - first : MR;
-        for (size_t p = 0; p < depth; p++)
-            for (size_t i = 0; i < MR; i++)
-                packed[p * MR + i] =
-                    i < used ? alpha * (transpose ? a[p * lda + first + i] : a[(first + i) * lda + p]) : 0;
+        if (used < MR) memset(packed, 0, depth * MR * sizeof *packed);
+        if (transpose) {
+            const real_t *from = a + first;
+            for (size_t p = 0; p < depth; p++, from += lda)
+                for (size_t i = 0; i < used; i++) packed[p * MR + i] = alpha * from[i];
+        } else {
+            const real_t *from = a + first * lda;
+            for (size_t i = 0; i < used; i++, from += lda)
+                for (size_t p = 0; p < depth; p++) packed[p * MR + i] = alpha * from[p];
+        }
     }
 }
 
+/* packed[p][j] = op(b)[p][j] for one panel of NR columns, zero beyond `columns`. */
 static void pack_b(bool transpose, size_t depth, size_t columns, const real_t *b, size_t ldb, real_t *packed)
 {
-    for (size_t p = 0; p < depth; p++, packed += NR) {
-        if (!transpose && columns == NR) {
-            memcpy(packed, b + p * ldb, NR * sizeof *packed);
-            continue;
-        }
-        for (size_t j = 0; j < NR; j++)
-            packed[j] = j < columns ? b[transpose ? j * ldb + p : p * ldb + j] : 0;
+    if (columns < NR) memset(packed, 0, depth * NR * sizeof *packed);
+    if (transpose) {
+        for (size_t j = 0; j < columns; j++, b += ldb)
+            for (size_t p = 0; p < depth; p++) packed[p * NR + j] = b[p];
+    } else {
+        for (size_t p = 0; p < depth; p++, b += ldb) memcpy(packed + p * NR, b, columns * sizeof *packed);
     }
 }
 
