@@ -521,6 +521,8 @@ static void test_initial_weights(void **state)
         }
         assert_memory_equal(w, same.params[i].weights, f.params[i].count * sizeof *w);
         if (!f.params[i].decay) continue;
+        if (i > 0)
+            assert_memory_not_equal(w, f.params[0].weights, 64 * sizeof *w); /* each has its own numbers */
         assert_memory_not_equal(w, other.params[i].weights, f.params[i].count * sizeof *w);
         double expected = strstr(f.params[i].name, "c_proj") ? 0.02 / 4 : 0.02;
         assert_true(fabs(sum / n) < 5 * expected / sqrt(n));
