@@ -65,7 +65,7 @@ typedef enum control_rank_state {
 
 typedef struct control_rank {
     uint64_t node; /* the manager's handle of the node */
-    char node_name[INSPAN_NAME_MAX];
+    char node_name[INSPAN_NAME_MAX], node_id[INSPAN_NAME_MAX];
     char address[INSPAN_NAME_MAX];
     control_rank_state_t state;
     uint16_t port;

@@ -17,15 +17,14 @@ typedef struct rank_rows {
     bool good;
 } rank_rows_t;
 
-static registry_rank_t row_of(const fleet_t *fleet, const fleet_job_t *job, uint32_t r, bool *good)
+static registry_rank_t row_of(const fleet_job_t *job, uint32_t r, bool *good)
 {
     const control_rank_t *rank = &job->control.ranks[r];
-    const fleet_node_t *node = fleet_node_by_handle(fleet, rank->node);
     registry_rank_t row = {.job = job->control.id,
                            .rank = r,
                            .node = rank->node,
                            .node_name = rank->node_name,
-                           .node_id = node != NULL ? node->node_id : "",
+                           .node_id = rank->node_id,
                            .address = rank->address,
                            .state = control_rank_state_text(rank->state),
                            .port = rank->port,
@@ -39,12 +38,12 @@ static registry_rank_t row_of(const fleet_t *fleet, const fleet_job_t *job, uint
     return row;
 }
 
-static rank_rows_t rows_of(const fleet_t *fleet, const fleet_job_t *job)
+static rank_rows_t rows_of(const fleet_job_t *job)
 {
     rank_rows_t rows = {.n = job->control.world, .good = true};
     rows.rows = calloc(rows.n > 0 ? rows.n : 1, sizeof *rows.rows);
     if (rows.rows == NULL) return (rank_rows_t){0};
-    for (uint32_t r = 0; r < rows.n; r++) rows.rows[r] = row_of(fleet, job, r, &rows.good);
+    for (uint32_t r = 0; r < rows.n; r++) rows.rows[r] = row_of(job, r, &rows.good);
     return rows;
 }
 
@@ -63,7 +62,7 @@ inspan_status_t fleet_store_job(fleet_t *fleet, fleet_job_t *job, inspan_error_t
         packed = convert_pack(&failure.base);
     }
     if (job->control.id == 0) request = convert_pack(&job->request->base);
-    rank_rows_t rows = rows_of(fleet, job);
+    rank_rows_t rows = rows_of(job);
     registry_job_t row = {.id = job->control.id,
                           .name = job->request->name,
                           .state = control_state_text(job->control.state),
@@ -86,7 +85,7 @@ inspan_status_t fleet_store_job(fleet_t *fleet, fleet_job_t *job, inspan_error_t
 static inspan_status_t store_rank(fleet_t *fleet, fleet_job_t *job, uint32_t r, inspan_error_t *err)
 {
     bool good = true;
-    registry_rank_t row = row_of(fleet, job, r, &good);
+    registry_rank_t row = row_of(job, r, &good);
     inspan_status_t status = good ? registry_put_rank(fleet->registry, &row, err)
                                   : error_set(err, INSPAN_NO_MEMORY, "out of memory");
     free((void *)row.report.data);
@@ -129,7 +128,7 @@ static inspan_status_t store_view(fleet_t *fleet, fleet_job_t *job, inspan_error
     if (message == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     fill_view(job, message);
     convert_packed_t packed = convert_pack(&message->view.base);
-    rank_rows_t rows = rows_of(fleet, job);
+    rank_rows_t rows = rows_of(job);
     registry_view_t row = {.job = job->control.id,
                            .view = job->control.view,
                            .key = {job->key, sizeof job->key},

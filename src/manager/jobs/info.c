@@ -20,6 +20,7 @@ static void fill_rank(const fleet_job_t *job, uint32_t r, bool whole, Inspan__V1
     inspan__v1__rank__init(rank);
     rank->rank = r;
     rank->node = (char *)from->node_name;
+    rank->node_id = (char *)from->node_id;
     rank->address = (char *)from->address;
     rank->port = from->port;
     rank->pid = from->pid;

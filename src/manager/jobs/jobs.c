@@ -265,6 +265,7 @@ static void start(fleet_t *fleet, fleet_job_t *job, const sched_placement_t *pla
         const fleet_node_t *node = fleet->nodes.items[placement->nodes[r]];
         ranks[r].node = node->handle;
         snprintf(ranks[r].node_name, sizeof ranks[r].node_name, "%s", node->name);
+        snprintf(ranks[r].node_id, sizeof ranks[r].node_id, "%s", node->node_id);
         snprintf(ranks[r].address, sizeof ranks[r].address, "%s", address_for(fleet, placement, r));
     }
     if (ranks == NULL || reports == NULL ||

@@ -87,6 +87,7 @@ static bool load_rank(void *context, const registry_rank_t *row)
                            .pid = row->pid,
                            .incarnation = row->incarnation};
     snprintf(rank.node_name, sizeof rank.node_name, "%s", row->node_name);
+    snprintf(rank.node_id, sizeof rank.node_id, "%s", row->node_id);
     snprintf(rank.address, sizeof rank.address, "%s", row->address);
     Inspan__V1__WorkerReport *report = NULL;
     if (row->report.bytes > 0) report = unpack(&inspan__v1__worker_report__descriptor, row->report);

@@ -99,6 +99,7 @@ static void three_nodes_run_a_job_through(void **state)
     Inspan__V1__JobEvent *last = watch_to_the_end(id);
     assert_string_equal(last->job->state, "done");
     assert_int_equal(last->job->n_ranks, 3);
+    assert_string_equal(last->job->ranks[1]->node_id, agents[1].id);
     assert_int_equal(last->job->n_results, 1);
     assert_string_equal(last->job->results[0]->name, "model.safetensors");
     assert_string_equal(last->job->ranks[2]->summary_json, "{\"steps\":10}");
