@@ -194,6 +194,15 @@ static void explain(const sched_job_t *job, const sched_node_t *nodes, uint32_t 
         snprintf(why + used, SCHED_WHY_MAX - (size_t)used, ")");
 }
 
+/* A node that this job would take, too, if it waited for the end of another job's last process. */
+static const sched_node_t *worth_waiting_for(const sched_job_t *job, const sched_node_t *nodes,
+                                             uint32_t n_nodes, const bool *held)
+{
+    for (uint32_t i = 0; i < n_nodes; i++)
+        if (nodes[i].leaving && !held[i] && fit_now(job, &nodes[i], false) == FIT_BUSY) return &nodes[i];
+    return NULL;
+}
+
 static void place(const sched_job_t *job, const sched_node_t *nodes, uint32_t n_nodes, const bool *held,
                   sched_placement_t *placement)
 {
@@ -209,6 +218,13 @@ static void place(const sched_job_t *job, const sched_node_t *nodes, uint32_t n_
     placement->why[0] = '\0';
     if (!placement->starts) {
         explain(job, nodes, n_nodes, held, reachable, reachable < n, placement->why);
+        return;
+    }
+    const sched_node_t *next = worth_waiting_for(job, nodes, n_nodes, held);
+    if (reachable < wanted_at_most(job) && next != NULL) {
+        placement->starts = false;
+        snprintf(placement->why, sizeof placement->why, "waits for node %s, whose last job is just ending",
+                 next->name);
         return;
     }
     qsort(candidates, reachable, sizeof candidates[0], stronger_first);

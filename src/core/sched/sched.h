@@ -8,6 +8,9 @@
  * Placement: a job takes as many fitting nodes as it may (max_nodes), the strongest ones (GPU when wished,
  * cores, memory), ranked by name. Pinned jobs run on exactly the nodes they name.
  *
+ * A job that may take more nodes than are free now waits for those that are just becoming free (leaving):
+ * seconds.
+ *
  * Reach: a node whose only addresses are loopback ones can work only with nodes on its own machine.
  *
  * Arrays are the caller's and borrowed for the call. No call blocks or keeps anything.
@@ -34,6 +37,7 @@ typedef struct sched_node {
     uint32_t gpus;
     bool ready;      /* its agent is attached */
     bool busy;       /* a job runs on it, or its processes are not gone yet */
+    bool leaving;    /* busy only with the end of its last job: free within seconds */
     bool local_only; /* has loopback addresses only */
 } sched_node_t;
 

@@ -111,6 +111,24 @@ static void pinned_jobs_run_on_exactly_these(void **state)
     assert_false(placement.starts);
 }
 
+static void nodes_that_get_free_are_waited_for(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", GB, 4), node("b", GB, 4)};
+    nodes[1].busy = nodes[1].leaving = true;
+    sched_job_t job_of_two = job(1, 1, 2, 0), job_of_one = job(2, 1, 1, 0);
+    sched_placement_t placement;
+    sched_round(&job_of_two, 1, nodes, 2, &placement);
+    assert_false(placement.starts);
+    assert_string_equal(placement.why, "waits for node b, whose last job is just ending");
+    sched_round(&job_of_one, 1, nodes, 2, &placement);
+    assert_true(placement.starts);
+    nodes[1].leaving = false; /* a job at work may take hours: start with what there is */
+    sched_round(&job_of_two, 1, nodes, 2, &placement);
+    assert_true(placement.starts);
+    assert_int_equal(placement.n_nodes, 1);
+}
+
 static void a_waiting_job_is_not_starved(void **state)
 {
     (void)state;
@@ -232,6 +250,7 @@ int main(void)
         cmocka_unit_test(says_why_it_waits),
         cmocka_unit_test(admits_what_could_run_one_day),
         cmocka_unit_test(pinned_jobs_run_on_exactly_these),
+        cmocka_unit_test(nodes_that_get_free_are_waited_for),
         cmocka_unit_test(a_waiting_job_is_not_starved),
         cmocka_unit_test(loopback_nodes_work_only_together),
         cmocka_unit_test(gpu_and_cores_are_wishes_that_count),

@@ -269,7 +269,10 @@ static inspan_status_t store_for(fleet_t *fleet, fleet_job_t *job, const control
                                  inspan_error_t *err)
 {
     if (job->control.state == CONTROL_STARTING && job->started_wall == 0) job->started_wall = os_wall_now();
-    if (control_job_over(&job->control) && job->ended_wall == 0) job->ended_wall = os_wall_now();
+    if (control_job_over(&job->control) && job->ended_wall == 0) {
+        job->ended_wall = os_wall_now();
+        job->ended_at = os_now();
+    }
     if (action->kind == CONTROL_STORE_VIEW) return store_view(fleet, job, err);
     if (action->kind == CONTROL_NOTE_RANK) return store_rank(fleet, job, action->rank, err);
     return fleet_store_job(fleet, job, err);

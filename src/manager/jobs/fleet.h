@@ -50,6 +50,7 @@ typedef struct fleet_job {
     ns_t submitted_wall, started_wall, ended_wall;
     bool unsaved; /* its last state is not in the registry yet: tried again each second */
     ns_t save_at;
+    ns_t ended_at; /* monotonic; 0: not in this life of the manager */
     uint8_t key[FLEET_KEY_BYTES];
     control_state_t told; /* what watchers were told last */
     uint64_t told_view;

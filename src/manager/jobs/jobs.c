@@ -14,6 +14,7 @@
 #include "platform/os/os_time.h"
 
 #define NAME_MAX_BYTES   100
+#define LEAVING_NS       (10 * NS_PER_S)
 #define DATA_BYTES_PER_S 1000000 /* the slowest link that a data file is given time for */
 
 fleet_job_t *fleet_job(const fleet_t *fleet, uint64_t id)
@@ -172,6 +173,10 @@ static sched_node_t offer_of(const fleet_t *fleet, const fleet_node_t *node)
                           .ready = node->life.state == LIVENESS_ATTACHED && node->session != NULL,
                           .busy = fleet_job_on(fleet, node) != NULL,
                           .local_only = !address_has_routable(node->address, inventory)};
+    const fleet_job_t *last = fleet_job_on(fleet, node);
+    /* a process that nobody can end does not hold others up for ever */
+    offer.leaving =
+        last != NULL && control_job_over(&last->control) && os_now() - last->ended_at < LEAVING_NS;
     if (inventory == NULL) return offer;
     offer.machine = inventory->boot_id;
     offer.memory_bytes = inventory->memory_bytes;
