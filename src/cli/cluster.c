@@ -242,7 +242,8 @@ static inspan_status_t start_manager(cluster_t *cluster, interrupt_t *interrupt,
         char text[160];
         if (os_process_poll(&cluster->children[0].process, &result))
             return error_set(err, result.code == 1 ? INSPAN_INVALID : INSPAN_IO,
-                             "the manager did not start (%s); its own message stands above", os_exit_text(&result, text, sizeof text));
+                             "the manager did not start (%s); its own message stands above",
+                             os_exit_text(&result, text, sizeof text));
         if (os_now() >= deadline)
             return error_set(err, INSPAN_TIMEOUT, "the manager did not get ready within %.0f s",
                              ns_to_s(START_BOUND));

@@ -29,7 +29,7 @@ table_t *table_open(const char *const *headings)
 {
     table_t *table = calloc(1, sizeof *table);
     if (table == NULL) return NULL;
-    for (size_t i = 0; headings[i] != NULL && i < COLUMNS_MAX; i++) {
+    for (size_t i = 0; i < COLUMNS_MAX && headings[i] != NULL; i++) {
         table->right[i] = headings[i][0] == '>';
         table->columns++;
         table_add(table, "%s", headings[i] + table->right[i]);

@@ -202,7 +202,7 @@ inspan_status_t lab_probe(bool links, bool cores, inspan_error_t *err)
 
 static inspan_status_t take_tag(lab_t *lab, inspan_error_t *err)
 {
-    for (char letter = 'a'; letter <= 'j'; letter++) {
+    for (int letter = 'a'; letter <= 'j'; letter++) {
         snprintf(lab->tag, sizeof lab->tag, "%ld%c", (long)getpid(), letter);
         lab->lock = lock_file(lab->tag);
         if (lab->lock >= 0) return INSPAN_OK;

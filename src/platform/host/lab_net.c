@@ -92,9 +92,9 @@ static inspan_status_t shape(const char *namespace_name, const char *device, uin
     snprintf(rate, sizeof rate, "%llubit", (unsigned long long)bits_per_s);
     if (namespace_name == NULL)
         return lab_run(err, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst",
-                       "128kb", "latency", "20ms", NULL);
+                       "128kb", "latency", "20ms");
     return lab_run(err, "tc", "-n", namespace_name, "qdisc", "add", "dev", device, "root", "tbf", "rate",
-                   rate, "burst", "128kb", "latency", "20ms", NULL);
+                   rate, "burst", "128kb", "latency", "20ms");
 }
 
 static inspan_status_t add_machine(const char *tag, uint32_t machine, const lab_link_t *link, uint32_t subnet,
@@ -105,16 +105,14 @@ static inspan_status_t add_machine(const char *tag, uint32_t machine, const lab_
     snprintf(outside, sizeof outside, "isv%.8s.%u", tag, machine % 100);
     lab_namespace_name(tag, machine, inside);
     dotted(subnet + machine + 1, address, "/24");
-    inspan_status_t status = lab_run(err, "ip", "netns", "add", inside, NULL);
+    inspan_status_t status = lab_run(err, "ip", "netns", "add", inside);
     if (status == INSPAN_OK)
         status = lab_run(err, "ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns",
-                         inside, NULL);
-    if (status == INSPAN_OK)
-        status = lab_run(err, "ip", "link", "set", outside, "master", bridge, "up", NULL);
-    if (status == INSPAN_OK)
-        status = lab_run(err, "ip", "-n", inside, "addr", "add", address, "dev", "eth0", NULL);
-    if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "link", "set", "eth0", "up", NULL);
-    if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "link", "set", "lo", "up", NULL);
+                         inside);
+    if (status == INSPAN_OK) status = lab_run(err, "ip", "link", "set", outside, "master", bridge, "up");
+    if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "addr", "add", address, "dev", "eth0");
+    if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "link", "set", "eth0", "up");
+    if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "link", "set", "lo", "up");
     if (status == INSPAN_OK) status = shape(inside, "eth0", link->up_bits_per_s, err);
     if (status == INSPAN_OK) status = shape(NULL, outside, link->down_bits_per_s, err);
     return status;
@@ -128,9 +126,9 @@ inspan_status_t lab_net_open(const char *tag, uint32_t machines, const lab_link_
     if (status != INSPAN_OK) return status;
     snprintf(bridge, sizeof bridge, "isb%s", tag);
     dotted(*subnet + BRIDGE_HOST, address, "/24");
-    status = lab_run(err, "ip", "link", "add", bridge, "type", "bridge", NULL);
-    if (status == INSPAN_OK) status = lab_run(err, "ip", "addr", "add", address, "dev", bridge, NULL);
-    if (status == INSPAN_OK) status = lab_run(err, "ip", "link", "set", bridge, "up", NULL);
+    status = lab_run(err, "ip", "link", "add", bridge, "type", "bridge");
+    if (status == INSPAN_OK) status = lab_run(err, "ip", "addr", "add", address, "dev", bridge);
+    if (status == INSPAN_OK) status = lab_run(err, "ip", "link", "set", bridge, "up");
     for (uint32_t i = 0; i < machines && status == INSPAN_OK; i++)
         status = add_machine(tag, i, &links[i], *subnet, err);
     return status;
@@ -197,7 +195,7 @@ static void remove_interfaces(const char *prefix)
     for (const struct if_nameindex *at = list; at->if_name != NULL; at++) {
         inspan_error_t err = {0};
         if (strncmp(at->if_name, prefix, strlen(prefix)) != 0) continue;
-        if (lab_run(&err, "ip", "link", "del", at->if_name, NULL) != INSPAN_OK)
+        if (lab_run(&err, "ip", "link", "del", at->if_name) != INSPAN_OK)
             log_warn("laboratory: %s", err.text);
     }
     if_freenameindex(list);
@@ -216,8 +214,7 @@ void lab_net_close(const char *tag)
     remove_interfaces(prefix); /* first: a namespace alone takes its links away only some time later */
     for (uint32_t i = 0; i < n; i++) {
         inspan_error_t err = {0};
-        if (lab_run(&err, "ip", "netns", "del", names[i], NULL) != INSPAN_OK)
-            log_warn("laboratory: %s", err.text);
+        if (lab_run(&err, "ip", "netns", "del", names[i]) != INSPAN_OK) log_warn("laboratory: %s", err.text);
     }
     snprintf(prefix, sizeof prefix, "isb%s", tag);
     remove_interfaces(prefix);

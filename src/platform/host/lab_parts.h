@@ -21,9 +21,10 @@
 #define LAB_PATH_SIZE    512
 #define LAB_BOUND        (10 * NS_PER_S) /* of each program, and of killing what is inside */
 
-/* Run a program of iproute2 with these words (ends with NULL) and wait for it; its complaint becomes the
- * text. IO. */
-inspan_status_t lab_run(inspan_error_t *err, const char *program, ...) __attribute__((sentinel));
+/* Run a program of iproute2 with these words and wait for it; its complaint becomes the text. IO,
+ * UNSUPPORTED. */
+inspan_status_t lab_run_words(const char *const *words, inspan_error_t *err);
+#define lab_run(err, ...) lab_run_words((const char *const[]){__VA_ARGS__, NULL}, err)
 
 /* Path of a program in the places where root's programs are; false: not there. */
 bool lab_find_program(const char *name, char *path, size_t size);

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,20 +58,12 @@ static void await_end(os_process_t *process, os_exit_t *result, ns_t deadline)
     }
 }
 
-inspan_status_t lab_run(inspan_error_t *err, const char *program, ...)
+inspan_status_t lab_run_words(const char *const *words, inspan_error_t *err)
 {
     char path[64], complaint[256] = "", line[256] = "";
-    const char *words[32];
-    size_t n = 0, used = 0;
-    va_list args;
-    va_start(args, program);
-    for (const char *word = program; word != NULL && n < 31; word = va_arg(args, const char *)) {
-        words[n++] = word;
-        if (used < sizeof line)
-            used += (size_t)snprintf(line + used, sizeof line - used, n > 1 ? " %s" : "%s", word);
-    }
-    va_end(args);
-    words[n] = NULL;
+    const char *program = words[0];
+    for (size_t i = 0, used = 0; words[i] != NULL && used < sizeof line; i++)
+        used += (size_t)snprintf(line + used, sizeof line - used, i > 0 ? " %s" : "%s", words[i]);
     if (!lab_find_program(program, path, sizeof path))
         return error_set(err, INSPAN_UNSUPPORTED, "program %s is not installed (package iproute2)", program);
 
