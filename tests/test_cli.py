@@ -6,7 +6,7 @@ import pytest
 
 from conftest import CLUSTER_ERROR, USER_ERROR
 
-COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "generate", "version"]
+COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "generate", "bench", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
 
@@ -82,6 +82,14 @@ def test_version(inspan):
     assert {"gRPC core", "SQLite", "libuv"} <= set(version["libraries"])
     assert version["gemm"]
     assert inspan.run("--version").stdout.startswith(f"inspan {version['version']} ")
+
+
+def test_bench_measures_and_checks_its_sums(inspan):
+    answer = inspan.json("bench", "allreduce", "--local", "3", "--bytes", "4K,100K", "--iters", "3", "--check")
+    assert [row["bytes"] for row in answer["results"]] == [4000, 100000]
+    for row in answer["results"]:
+        assert 0 < row["min_s"] <= row["median_s"] <= row["max_s"]
+        assert row["cpu_s"] >= 0
 
 
 @pytest.mark.parametrize("text, says", [

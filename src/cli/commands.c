@@ -22,14 +22,12 @@ const cli_command_t cli_commands[] = {
     {"cancel", "N [options]", "Stop a job", NULL, "  inspan cancel 3", cmd_cancel},
     {"generate", "FOLDER|model.safetensors [options]", "Let a trained GPT write", NULL,
      "  inspan generate out --prompt \"In the beginning\" --tokens 300 --temperature 0.8", cmd_generate},
-#ifdef INSPAN_HAS_BENCH
     {"bench", "allreduce [options]", "Measure collectives between ranks",
      "One process is one rank; --local N starts all ranks on this machine.",
      "  inspan bench allreduce --local 4 --bytes 4K,1M,25M --iters 20\n"
      "  inspan bench allreduce --rank 0 --world 2 --rendezvous 192.168.1.5:7600 --bytes 25M --iters 10 "
      "--json",
      cmd_bench},
-#endif
     {"version", "[options]", "Print the versions of Inspan and of what it stands on", NULL,
      "  inspan version --json", cmd_version},
     {"manager", "--folder FOLDER [options]", NULL, NULL, NULL, cmd_manager},

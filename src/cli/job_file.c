@@ -130,7 +130,7 @@ static inspan_status_t on_scalar(walk_t *walk, const yaml_event_t *event)
     case TOP_VALUE:
         walk->state = TOP;
         if (is_section(walk->section)) {
-            char text[KEY_SIZE + 64];
+            char text[KEY_SIZE * 2 + 64];
             snprintf(text, sizeof text, "%s: expected fields, as in %s: {...}, found a single value",
                      walk->section, walk->section);
             return fault(walk, line, text);
