@@ -223,6 +223,46 @@ static void test_refusals(void **state)
     strcpy(state_folder, kept);
 }
 
+/* Another version is for good; a name or an address that does not suit may be mended, so the agent tries on.
+ */
+static void test_refused_by_the_manager(void **state)
+{
+    (void)state;
+    os_process_t other;
+    char kept[80];
+    test_manager_wait_register(manager, 1);
+    strcpy(kept, state_folder);
+    strcat(state_folder, "2");
+    test_manager_refuse(manager, INSPAN_UNREACHABLE, "node attic: no routable address");
+    start_agent(TOKEN, &other);
+    test_manager_wait_register(manager, 4);
+    test_manager_refuse(manager, INSPAN_VERSION, "the agent speaks protocol 1, the manager 9");
+    assert_int_equal(wait_end(&other).code, 1);
+    assert_true(log_says("no routable address"));
+    assert_true(log_says("the agent speaks protocol 1, the manager 9"));
+    strcpy(state_folder, kept);
+}
+
+/* Case 26: a copied state folder. The manager gives the second one an id of its own, and it keeps it. */
+static void test_new_id_is_kept(void **state)
+{
+    (void)state;
+    const char *given = "11111111-2222-4333-8444-555555555555";
+    test_manager_wait_register(manager, 1);
+    kill(agent.pid, SIGTERM);
+    assert_int_equal(wait_end(&agent).code, 0);
+    test_manager_give_id(manager, given);
+    for (unsigned life = 2; life <= 3; life++) {
+        unsigned beats = test_manager_heartbeats(manager);
+        start_agent(TOKEN, &agent);
+        const Inspan__V1__Register *registered = test_manager_wait_register(manager, life);
+        test_manager_wait_heartbeats(manager, beats + 1); /* it has the answer */
+        if (life == 3) assert_string_equal(registered->node_id, given);
+        kill(agent.pid, SIGTERM);
+        assert_int_equal(wait_end(&agent).code, 0);
+    }
+}
+
 static void test_manager_comes_back(void **state)
 {
     (void)state;
@@ -290,6 +330,17 @@ static void test_frozen_worker(void **state)
     assert_true(failed->failure->waited_ns >= NS_PER_S);
     wait_gone(pid);
     assert_int_equal(test_manager_reports(manager, 1, STATE(FAILED)), 1);
+}
+
+static void test_garbage_from_a_worker(void **state)
+{
+    (void)state;
+    order_start(1, "garbage");
+    const Inspan__V1__WorkerReport *failed = test_manager_wait_state(manager, 1, STATE(FAILED));
+    assert_int_equal(failed->failure->status, INSPAN_CORRUPT);
+    wait_gone((pid_t)test_manager_wait_state(manager, 1, STATE(READY))->pid);
+    order_start(2, "crowd");
+    test_manager_wait_state(manager, 2, STATE(DONE));
 }
 
 static void test_stop_between_steps(void **state)
@@ -516,10 +567,13 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_registers_by_itself, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_refusals, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_refused_by_the_manager, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_new_id_is_kept, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_manager_comes_back, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_done_with_results, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_exit_code_and_signal, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_frozen_worker, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_garbage_from_a_worker, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_stop_between_steps, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_kill_all_of_it, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_lost_member_is_told, open_scene, close_scene),

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include <inspan/status.h>
+
 #include "base/units.h"
 #include "inspan/v1/inspan.pb-c.h"
 
@@ -19,6 +21,11 @@ test_manager_t *test_manager_open(const char *folder, uint16_t port, const char 
 void test_manager_close(test_manager_t *manager); /* as a crash would: no good-bye to agents */
 uint16_t test_manager_port(const test_manager_t *manager);
 
+/* Registrations from now on: refused with this status (OK: accepted), answered with this node id (NULL: their
+ * own). */
+void test_manager_refuse(test_manager_t *manager, inspan_status_t status, const char *text);
+void test_manager_give_id(test_manager_t *manager, const char *node_id);
+
 /* Order for the newest session. The message is packed at once. */
 void test_manager_order(test_manager_t *manager, const Inspan__V1__AgentDown *message);
 
@@ -28,7 +35,8 @@ const Inspan__V1__Register *test_manager_wait_register(test_manager_t *manager,
 const Inspan__V1__WorkerReport *test_manager_wait_state(test_manager_t *manager, uint64_t job,
                                                         Inspan__V1__WorkerState state);
 void test_manager_wait_heartbeats(test_manager_t *manager, unsigned number);
-void test_manager_wait_left(test_manager_t *manager); /* a session that was half-closed by its agent */
+unsigned test_manager_heartbeats(test_manager_t *manager); /* so far */
+void test_manager_wait_left(test_manager_t *manager);      /* a session that was half-closed by its agent */
 unsigned test_manager_reports(test_manager_t *manager, uint64_t job, Inspan__V1__WorkerState state);
 
 /* The text of one PushLog request once its end has come; *dropped: its dropped bytes. */

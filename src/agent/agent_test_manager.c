@@ -42,6 +42,8 @@ struct test_manager {
     vec_of(Inspan__V1__AgentUp *) ups;
     vec_of(pushed_t *) logs;
     unsigned heartbeats, left, gets;
+    inspan_status_t refusal;
+    char refusal_text[128], given_id[64];
 };
 
 /* ---- On the server's thread */
@@ -67,11 +69,13 @@ static void attach_message(void *context, rpc_call_t *call, const ProtobufCMessa
         Inspan__V1__AgentUp *copy = copy_of(message);
         VEC_PUSH(&manager->ups, copy);
     }
-    if (up->kind_case == INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE) {
+    if (up->kind_case == INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE && manager->refusal != INSPAN_OK) {
+        rpc_call_finish(call, manager->refusal, manager->refusal_text);
+    } else if (up->kind_case == INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE) {
         manager->session = call;
         Inspan__V1__Registered registered = INSPAN__V1__REGISTERED__INIT;
         Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
-        registered.node_id = up->register_node->node_id;
+        registered.node_id = manager->given_id[0] ? manager->given_id : up->register_node->node_id;
         registered.name = (char *)"attic-2";
         registered.heartbeat_ns = 50 * NS_PER_MS;
         registered.failure_timeout_ns = NS_PER_S;
@@ -322,6 +326,21 @@ uint16_t test_manager_port(const test_manager_t *manager)
     return manager->port;
 }
 
+void test_manager_refuse(test_manager_t *manager, inspan_status_t status, const char *text)
+{
+    pthread_mutex_lock(&manager->mutex);
+    manager->refusal = status;
+    snprintf(manager->refusal_text, sizeof manager->refusal_text, "%s", text);
+    pthread_mutex_unlock(&manager->mutex);
+}
+
+void test_manager_give_id(test_manager_t *manager, const char *node_id)
+{
+    pthread_mutex_lock(&manager->mutex);
+    snprintf(manager->given_id, sizeof manager->given_id, "%s", node_id);
+    pthread_mutex_unlock(&manager->mutex);
+}
+
 void test_manager_order(test_manager_t *manager, const Inspan__V1__AgentDown *message)
 {
     ProtobufCMessage *copy = copy_of(&message->base);
@@ -399,6 +418,14 @@ void test_manager_wait_heartbeats(test_manager_t *manager, unsigned number)
     pthread_mutex_lock(&manager->mutex);
     while (manager->heartbeats < number) wait_change(manager, deadline, "heartbeats");
     pthread_mutex_unlock(&manager->mutex);
+}
+
+unsigned test_manager_heartbeats(test_manager_t *manager)
+{
+    pthread_mutex_lock(&manager->mutex);
+    unsigned n = manager->heartbeats;
+    pthread_mutex_unlock(&manager->mutex);
+    return n;
 }
 
 void test_manager_wait_left(test_manager_t *manager)

@@ -206,6 +206,14 @@ int test_worker_main(const char *folder)
         say_tick(fd, 1);
         raise(SIGSTOP);
     }
+    if (strcmp(mode, "garbage") == 0) {
+        memset(frame, 0xee, sizeof frame);
+        say(fd, sizeof frame);
+        for (;;) pause();
+    }
+    if (strcmp(mode, "crowd") == 0) { /* others who know the path: nobody takes this worker's place */
+        for (int i = 0; i < 8; i++) call_agent();
+    }
     if (strcmp(mode, "results") == 0) write_results();
     if (strcmp(mode, "data") == 0) {
         char *text = NULL;

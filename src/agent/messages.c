@@ -159,36 +159,42 @@ static void fill_inventory(inventory_t *from, inventory_message_t *to)
     fill_devices(from, to);
 }
 
+typedef struct register_parts { /* too large for a stack frame */
+    inventory_message_t inventory;
+    report_t reports[AGENT_WORKERS];
+    Inspan__V1__WorkerReport *list[AGENT_WORKERS];
+} register_parts_t;
+
 void messages_send_register(agent_t *agent)
 {
-    static inventory_message_t inventory; /* the loop thread's: too large for a stack frame */
-    static report_t reports[AGENT_WORKERS];
-    Inspan__V1__WorkerReport *list[AGENT_WORKERS];
+    register_parts_t *parts = calloc(1, sizeof *parts);
+    if (parts == NULL) return; /* no answer will come: the session is tried again */
     Inspan__V1__Register message = INSPAN__V1__REGISTER__INIT;
     Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
     inventory_read("", agent->folder, &agent->inventory);
     if (agent->options->cores > 0) agent->inventory.usable_cores = agent->options->cores;
-    fill_inventory(&agent->inventory, &inventory);
+    fill_inventory(&agent->inventory, &parts->inventory);
     message.node_id = agent->node_id;
     message.name = agent->name;
     message.address = agent->address;
     message.first_port = agent->options->first_port;
     message.last_port = agent->options->last_port;
-    message.inventory = &inventory.message;
+    message.inventory = &parts->inventory.message;
     message.incarnation = agent->incarnation;
     message.wall_ns = os_wall_now();
     message.protocol_major = AGENT_PROTOCOL_MAJOR;
     message.protocol_minor = AGENT_PROTOCOL_MINOR;
     for (agent_worker_t *worker = NULL; (worker = agent_core_each(agent->core, worker)) != NULL;) {
         if (worker->state == 0) continue; /* still being prepared: the manager knows nothing newer */
-        fill_report(worker, &reports[message.n_workers]);
-        list[message.n_workers] = &reports[message.n_workers].message;
+        fill_report(worker, &parts->reports[message.n_workers]);
+        parts->list[message.n_workers] = &parts->reports[message.n_workers].message;
         message.n_workers++;
     }
-    message.workers = list;
+    message.workers = parts->list;
     up.kind_case = INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE;
     up.register_node = &message;
     agent_send(agent, &up.base);
+    free(parts);
 }
 
 void messages_send_heartbeat(agent_t *agent)

@@ -20,7 +20,7 @@
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
-enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8), OUTPUT_PIECE = 65536, OUTPUT_ROUNDS = 16 };
+enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8), OUTPUT_PIECE = 32768, OUTPUT_ROUNDS = 32 };
 
 /* ---- The connection
  * ---------------------------------------------------------------------------------------------- */
@@ -157,7 +157,7 @@ static void close_output(process_t *process)
 /* rounds bounds the time for one worker, so that one that prints without end does not starve the others. */
 static void drain_output(process_t *process, int rounds)
 {
-    static char piece[OUTPUT_PIECE]; /* the loop thread's */
+    char piece[OUTPUT_PIECE];
     while (process->output >= 0 && rounds-- > 0) {
         ssize_t got = read(process->output, piece, sizeof piece);
         if (got < 0 && errno == EINTR) continue;
@@ -187,7 +187,7 @@ static void check_end(process_t *process)
     process->end_watch = NULL;
     unlink(process->pid_path);
     drain_connection(process);
-    drain_output(process, 1024);
+    drain_output(process, 2048);
     close_output(process); /* somebody outside its session may hold the other end: not waited for */
     loop_unwatch(process->listener_watch);
     process->listener_watch = NULL;

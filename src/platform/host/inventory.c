@@ -89,7 +89,7 @@ static const char *const known_sets[] = {
 
 static void read_instruction_sets(const char *cpuinfo, inventory_t *inventory)
 {
-    static char flags[8192];
+    char flags[8192];
     char *words = flags;
     if (!find_value(cpuinfo, "flags", ':', flags, sizeof flags) &&
         !find_value(cpuinfo, "Features", ':', flags, sizeof flags))
