@@ -281,10 +281,11 @@ static void files_go_there_and_back(void **state)
         snprintf(back, sizeof back, "%s/back", fixture->folder);
         assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
         assert_int_equal(bytes, sizes[i]);
-        if (exchange_put(fixture->client, path, hash, bytes, &err) != INSPAN_OK) fail_msg("%s", err.text);
+        if (exchange_put(fixture->client, path, hash, bytes, NULL, &err) != INSPAN_OK)
+            fail_msg("%s", err.text);
         assert_int_equal(fixture->fake.stored_bytes, sizes[i]);
         int puts = atomic_load(&fixture->fake.puts);
-        assert_int_equal(exchange_put(fixture->client, path, hash, bytes, &err), INSPAN_OK);
+        assert_int_equal(exchange_put(fixture->client, path, hash, bytes, NULL, &err), INSPAN_OK);
         assert_int_equal(atomic_load(&fixture->fake.puts), puts); /* it was there: not sent again */
         if (exchange_get(fixture->client, hash, bytes, back, &err) != INSPAN_OK) fail_msg("%s", err.text);
         assert_int_equal(exchange_hash(back, again, &bytes, &err), INSPAN_OK);
@@ -301,14 +302,14 @@ static void damaged_files_are_refused(void **state)
     make_file(fixture, "data", 1500000, path, sizeof path);
     snprintf(back, sizeof back, "%s/back", fixture->folder);
     assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
-    assert_int_equal(exchange_put(fixture->client, path, hash, bytes, &err), INSPAN_OK);
+    assert_int_equal(exchange_put(fixture->client, path, hash, bytes, NULL, &err), INSPAN_OK);
     for (get_fault_t fault = GET_FLIPPED; fault <= GET_LONG; fault++) {
         atomic_store(&fixture->fake.fault, fault);
         assert_int_equal(exchange_get(fixture->client, hash, bytes, back, &err), INSPAN_CORRUPT);
         assert_int_equal(access(back, F_OK), -1);
     }
-    assert_int_equal(exchange_put(fixture->client, path, "another", bytes - 1, &err), INSPAN_CORRUPT);
-    assert_int_equal(exchange_put(fixture->client, path, "third", bytes + 1, &err), INSPAN_CORRUPT);
+    assert_int_equal(exchange_put(fixture->client, path, "another", bytes - 1, NULL, &err), INSPAN_CORRUPT);
+    assert_int_equal(exchange_put(fixture->client, path, "third", bytes + 1, NULL, &err), INSPAN_CORRUPT);
     assert_int_equal(exchange_hash("/no/such/file", hash, &bytes, &err), INSPAN_NOT_FOUND);
     assert_int_equal(exchange_hash("/tmp", hash, &bytes, &err), INSPAN_IO);
 }
@@ -327,7 +328,7 @@ static void results_stay_in_their_folder(void **state)
     make_file(fixture, "data", 70000, path, sizeof path);
     snprintf(folder, sizeof folder, "%s/a/out", fixture->folder);
     assert_int_equal(exchange_hash(path, hash, &file.bytes, &err), INSPAN_OK);
-    assert_int_equal(exchange_put(fixture->client, path, hash, file.bytes, &err), INSPAN_OK);
+    assert_int_equal(exchange_put(fixture->client, path, hash, file.bytes, NULL, &err), INSPAN_OK);
     file.hash = hash;
     job.n_results = 1;
     job.results = files;

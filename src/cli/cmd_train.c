@@ -79,7 +79,7 @@ static inspan_status_t run(train_t *train, inspan_error_t *err)
                              .interrupt = &train->interrupt,
                              .cluster = NULL};
     inspan_status_t status = connect_cluster(train, err);
-    if (status == INSPAN_OK) status = submit_send(train->submit, train->client, &id, err);
+    if (status == INSPAN_OK) status = submit_send(train->submit, train->client, &train->interrupt, &id, err);
     if (status != INSPAN_OK) return status;
     if (train->detach) {
         json_t *object = json_object();

@@ -94,7 +94,7 @@ static inspan_status_t is_there(rpc_client_t *client, const char *hash, uint64_t
 }
 
 static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const char *hash, uint64_t bytes,
-                                   inspan_error_t *err)
+                                   interrupt_t *interrupt, inspan_error_t *err)
 {
     uint64_t sent = 0;
     size_t n = 1;
@@ -108,6 +108,8 @@ static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const
         chunk.data = (ProtobufCBinaryData){.len = n, .data = source->buffer};
         sent += n;
         if (sent > bytes) break;
+        if (interrupt != NULL && interrupt_wait(interrupt, 0) > 0)
+            return error_set(err, INSPAN_ABORTED, "interrupted while %s was sent", source->path);
         status = rpc_stream_send(stream, &chunk.base, EXCHANGE_BOUND, err);
     } while (status == INSPAN_OK && n > 0);
     if (status == INSPAN_OK && sent != bytes)
@@ -117,7 +119,7 @@ static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const
 }
 
 inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char *hash, uint64_t bytes,
-                             inspan_error_t *err)
+                             interrupt_t *interrupt, inspan_error_t *err)
 {
     bool there = false;
     inspan_status_t status = is_there(client, hash, bytes, &there, err);
@@ -129,7 +131,7 @@ inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char 
     ProtobufCMessage *reply = NULL;
     status =
         rpc_stream_open(client, "/inspan.v1.Files/Put", &inspan__v1__file_stat__descriptor, &stream, err);
-    if (status == INSPAN_OK) status = send_chunks(stream, &source, hash, bytes, err);
+    if (status == INSPAN_OK) status = send_chunks(stream, &source, hash, bytes, interrupt, err);
     if (status == INSPAN_OK) {
         rpc_stream_half_close(stream);
         status = rpc_stream_next(stream, EXCHANGE_BOUND, &reply, err);

@@ -2,6 +2,7 @@
 #ifndef CLI_EXCHANGE_H
 #define CLI_EXCHANGE_H
 
+#include "cli/interrupt.h"
 #include "rpc/rpc.h"
 
 #define EXCHANGE_HASH_SIZE 33
@@ -12,9 +13,10 @@
 inspan_status_t exchange_hash(const char *path, char hash[EXCHANGE_HASH_SIZE], uint64_t *bytes,
                               inspan_error_t *err);
 
-/* Send the file unless the manager has it. CORRUPT: it changed meanwhile; what the calls give. */
+/* Send the file unless the manager has it; interrupt may be NULL. CORRUPT: it changed meanwhile; ABORTED:
+ * interrupted; what the calls give. */
 inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char *hash, uint64_t bytes,
-                             inspan_error_t *err);
+                             interrupt_t *interrupt, inspan_error_t *err);
 
 /* Fetch into path, whole or not at all; the hash is checked. CORRUPT, IO, what the calls give. */
 inspan_status_t exchange_get(rpc_client_t *client, const char *hash, uint64_t bytes, const char *path,

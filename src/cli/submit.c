@@ -122,7 +122,7 @@ inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err)
 /* ---- Sending ------------------------------------------------------------------------------------------- */
 
 static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client, Inspan__V1__DataFile *file,
-                                 char absolute[PATH_MAX], inspan_error_t *err)
+                                 char absolute[PATH_MAX], interrupt_t *interrupt, inspan_error_t *err)
 {
     if (realpath(data->path, absolute) == NULL) return error_set_errno(err, INSPAN_IO, "%s", data->path);
     file->key = (char *)(uintptr_t)data->key;
@@ -130,13 +130,14 @@ static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client
     file->bytes = data->bytes;
     file->path = absolute;
     file->fetch = data->bytes <= SUBMIT_PUT_LIMIT;
-    if (file->fetch) return exchange_put(client, data->path, data->hash, data->bytes, err);
+    if (file->fetch) return exchange_put(client, data->path, data->hash, data->bytes, interrupt, err);
     fprintf(stderr, "%s is larger than %" PRIu64 " MB: it must lie at %s on every node\n", data->path,
             SUBMIT_PUT_LIMIT / 1000000, absolute);
     return INSPAN_OK;
 }
 
-inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, uint64_t *id, inspan_error_t *err)
+inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interrupt_t *interrupt,
+                            uint64_t *id, inspan_error_t *err)
 {
     char config[CONFIG_MAX], absolute[SUBMIT_DATA_MAX][PATH_MAX];
     Inspan__V1__DataFile files[SUBMIT_DATA_MAX], *list[SUBMIT_DATA_MAX];
@@ -147,7 +148,7 @@ inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, uint64
     for (uint32_t i = 0; i < submit->n_data && status == INSPAN_OK; i++) {
         inspan__v1__data_file__init(&files[i]);
         list[i] = &files[i];
-        status = send_data(&submit->data[i], client, &files[i], absolute[i], err);
+        status = send_data(&submit->data[i], client, &files[i], absolute[i], interrupt, err);
     }
     if (status != INSPAN_OK) return status;
     request.name = (char *)(uintptr_t)submit->job.name;

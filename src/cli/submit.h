@@ -40,7 +40,8 @@ inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t
 /* "A,B" -> pinned nodes; the text is cut up in place and must outlive submit. INVALID. */
 inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err);
 
-/* Send the data unless it is there, and the job. *id: its number. */
-inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, uint64_t *id, inspan_error_t *err);
+/* Send the data unless it is there, and the job. *id: its number. ABORTED: interrupted before. */
+inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interrupt_t *interrupt,
+                            uint64_t *id, inspan_error_t *err);
 
 #endif
