@@ -329,7 +329,8 @@ static void test_frozen_worker(void **state)
     assert_non_null(strstr(failed->failure->text, "stopped or frozen"));
     assert_true(failed->failure->waited_ns >= NS_PER_S);
     wait_gone(pid);
-    assert_int_equal(test_manager_reports(manager, 1, STATE(FAILED)), 1);
+    test_manager_wait_freed(manager, 1);
+    assert_int_equal(test_manager_reports(manager, 1, STATE(FAILED)), 2); /* at once, and when it was gone */
 }
 
 static void test_garbage_from_a_worker(void **state)

@@ -37,6 +37,8 @@ const Inspan__V1__WorkerReport *test_manager_wait_state(test_manager_t *manager,
 void test_manager_wait_heartbeats(test_manager_t *manager, unsigned number);
 unsigned test_manager_heartbeats(test_manager_t *manager); /* so far */
 void test_manager_wait_left(test_manager_t *manager);      /* a session that was half-closed by its agent */
+/* Until a failed worker of the job is reported without a pid. */
+void test_manager_wait_freed(test_manager_t *manager, uint64_t job);
 unsigned test_manager_reports(test_manager_t *manager, uint64_t job, Inspan__V1__WorkerState state);
 
 /* The text of one PushLog request once its end has come; *dropped: its dropped bytes. */

@@ -399,6 +399,24 @@ const Inspan__V1__WorkerReport *test_manager_wait_state(test_manager_t *manager,
     }
 }
 
+void test_manager_wait_freed(test_manager_t *manager, uint64_t job)
+{
+    ns_t deadline = os_now() + 20 * NS_PER_S;
+    bool freed = false;
+    pthread_mutex_lock(&manager->mutex);
+    for (;;) {
+        for (size_t i = 0; i < manager->ups.n; i++) {
+            const Inspan__V1__AgentUp *up = manager->ups.items[i];
+            freed = freed ||
+                    (up->kind_case == INSPAN__V1__AGENT_UP__KIND_WORKER && up->worker->job_id == job &&
+                     up->worker->state == INSPAN__V1__WORKER_STATE__WORKER_FAILED && up->worker->pid == 0);
+        }
+        if (freed) break;
+        wait_change(manager, deadline, "the end of a failed worker's process");
+    }
+    pthread_mutex_unlock(&manager->mutex);
+}
+
 unsigned test_manager_reports(test_manager_t *manager, uint64_t job, Inspan__V1__WorkerState state)
 {
     unsigned n = 0;

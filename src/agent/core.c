@@ -569,7 +569,9 @@ void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, con
     worker->pid = 0;
     worker->connected = false;
     worker->exit_code = result->code;
-    worker->exit_signal = result->signal;
+    /* after its failure was told, a signal of ours says nothing about the cause */
+    bool told = is_over(worker), ours = told && worker->kill_at != 0;
+    worker->exit_signal = ours ? 0 : result->signal;
     worker->term_at = worker->kill_at = 0;
     if (!is_over(worker) && worker->phase != AGENT_FINISHING) {
         os_exit_text(result, how, sizeof how);
@@ -585,6 +587,7 @@ void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, con
         }
     }
     gone_if_finished(core, now, worker);
+    if (told) tell(core, now, worker); /* again, without a pid: the node is free */
 }
 
 void agent_core_uploaded(agent_core_t *core, ns_t now, uint64_t serial, inspan_status_t status,

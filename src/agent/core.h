@@ -13,9 +13,10 @@
  *                        +------------------- FINISHING <-------------------+
  *                          process gone and results at the manager
  *
- * A failure is reported at once, on the way into ENDING; DONE only when the process is gone and the results
- * are safe. A worker in GONE is kept until its last report has certainly reached the manager: a link that
- * stays up for a failure_timeout after the report carried it.
+ * A failure is reported at once, on the way into ENDING, and once more when the process is gone (pid 0: the
+ * node is free); DONE only when the process is gone and the results are safe. A worker in GONE is kept until
+ * its last report has certainly reached the manager: a link that stays up for a failure_timeout after the
+ * report carried it.
  *
  * Silence counts from the last frame, on this machine's monotonic clock; time in which the agent itself did
  * not run (a suspended laptop, SIGSTOP) is not held against its workers.

@@ -19,11 +19,12 @@ typedef struct scene {
     agent_core_t *core;
     ns_t now;
     int reports, prepares, uploads, abandons, spawns, releases, last_signal, signals;
-    agent_state_t state; /* of the last report */
+    agent_state_t state; /* of the last report; pid and exit_signal, too */
     uint64_t reported_job;
     char text[INSPAN_ERROR_TEXT], summary[128];
     inspan_cause_t cause;
-    uint32_t n_results;
+    uint32_t n_results, pid;
+    int exit_signal;
     uint64_t step;
     int sent[LOCAL_BYE + 1]; /* frames by type */
     local_welcome_t welcome;
@@ -39,6 +40,8 @@ static void do_report(void *context, const agent_worker_t *worker)
     scene->reports++;
     scene->state = worker->state;
     scene->reported_job = worker->job;
+    scene->pid = worker->pid;
+    scene->exit_signal = worker->exit_signal;
     scene->cause = worker->cause;
     scene->n_results = worker->n_results;
     scene->step = worker->progress.step;
@@ -248,8 +251,11 @@ static void test_done_needs_its_results(void **state)
     assert_int_equal(scene->state, AGENT_STATE_FAILED);
     assert_string_equal(scene->text, "the manager's disk is full");
     int reports = scene->reports;
+    assert_int_equal(scene->pid, 4242);
     exit_with(scene, 0, 0);
-    assert_int_equal(scene->reports, reports); /* one end only */
+    assert_int_equal(scene->reports, reports + 1); /* the same end, its process gone */
+    assert_int_equal(scene->state, AGENT_STATE_FAILED);
+    assert_int_equal(scene->pid, 0);
     close_scene(scene);
 }
 
@@ -328,8 +334,11 @@ static void test_worker_says_why(void **state)
     agent_core_tick(scene->core, scene->now);
     assert_int_equal(scene->last_signal, SIGKILL);
     exit_with(scene, -1, SIGKILL);
-    assert_int_equal(scene->reports, reports);
     assert_int_equal(scene->worker->phase, AGENT_GONE);
+    assert_int_equal(scene->reports, reports + 1); /* the process is gone: the node is free */
+    assert_int_equal(scene->pid, 0);
+    assert_int_equal(scene->exit_signal, 0); /* our own signal is no cause */
+    assert_string_equal(scene->text, "rank 2 on node b is gone");
     close_scene(scene);
 }
 
@@ -655,7 +664,7 @@ static void test_random_events(void **state)
             if (!alive) assert_int_equal(scene->signals, signals);
             worker = agent_core_find(scene->core, 7, 1);
             bool ended = scene->state == AGENT_STATE_DONE || scene->state == AGENT_STATE_FAILED;
-            if (scene->reports > before && ended) ends++;
+            if (scene->reports > before && ended && scene->pid == 0) ends++; /* for good */
             assert_true(ends <= 1);
         }
         close_scene(scene);
