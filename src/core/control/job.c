@@ -293,7 +293,8 @@ static void rank_attached(control_job_t *job, uint32_t r, const control_report_t
     control_rank_t *rank = &job->ranks[r];
     bool over = job->state == CONTROL_ENDING || control_job_over(job);
     rank->attached = true;
-    if (job->settle_at > now + job->limits.settle) job->settle_at = now + job->limits.settle; /* recalled */
+    if ((int32_t)r == job->blame.rank && job->settle_at > now + job->limits.settle)
+        job->settle_at = now + job->limits.settle; /* recalled after a restart: now it can say more */
     if (report != NULL) {
         bool ended = report->state == CONTROL_RANK_DONE || report->state == CONTROL_RANK_FAILED;
         if (!ended) rank->alive = true;
