@@ -23,6 +23,7 @@ fleet_job_t *fleet_job_new(uint64_t id, const Inspan__V1__SubmitRequest *request
 inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err);
 /* Every job that has a rank on the node hears of its end. */
 void fleet_node_gone(fleet_t *fleet, fleet_node_t *node, const char *text, ns_t now);
-void fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state);
+/* false: it could not be stored; the log says why. */
+bool fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state);
 
 #endif

@@ -567,6 +567,11 @@ static void nodes_that_are_gone_make_room(void **state)
     world.now += TICK;
     fleet_left(world.fleet, fleet_node_at(world.fleet, 3), world.now);
     uint64_t handle = fleet_node_at(world.fleet, 7)->handle;
+    break_disk(true);
+    inspan_status_t status = try_attach(5000, NULL, &node, &err);
+    break_disk(false);
+    assert_int_not_equal(status, INSPAN_OK);
+    assert_string_equal(fleet_node_by_handle(world.fleet, handle)->name, "n7"); /* as if nothing had been */
     node = attach(5000);
     assert_int_equal(fleet_n_nodes(world.fleet), SCHED_NODES_MAX);
     assert_null(fleet_node_by_handle(world.fleet, handle)); /* the one that is gone for longest */

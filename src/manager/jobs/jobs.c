@@ -209,12 +209,11 @@ inspan_status_t fleet_submit(fleet_t *fleet, const Inspan__V1__SubmitRequest *re
     if (job == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     job->submitted_wall = os_wall_now();
     job->told = CONTROL_QUEUED;
-    status = fleet_store_job(fleet, job, err); /* gives the id */
-    if (status == INSPAN_OK && !VEC_PUSH(&fleet->jobs, job)) {
-        snprintf(job->control.reason, sizeof job->control.reason, "the manager was out of memory");
-        job->control.state = CONTROL_FAILED;
-        fleet_store_job(fleet, job, NULL);
-        status = error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    /* in memory first: a job in the registry that nobody follows would never end */
+    status = VEC_PUSH(&fleet->jobs, job) ? INSPAN_OK : error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    if (status == INSPAN_OK) {
+        status = fleet_store_job(fleet, job, err); /* gives the id */
+        if (status != INSPAN_OK) fleet->jobs.n--;
     }
     if (status != INSPAN_OK) {
         fleet_job_free(job);

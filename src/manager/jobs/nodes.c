@@ -88,7 +88,7 @@ static void choose_name(const fleet_t *fleet, const Inspan__V1__Register *messag
         snprintf(name, size, "%s-%u", base, suffix);
 }
 
-void fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state)
+bool fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state)
 {
     convert_packed_t packed = convert_pack(&node->registration->base);
     registry_node_t row = {.handle = node->handle,
@@ -101,10 +101,12 @@ void fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state)
                            .seen_wall = os_wall_now(),
                            .registration = {packed.data, packed.bytes}};
     inspan_error_t err;
-    if (packed.data == NULL || registry_put_node(fleet->registry, &row, &err) != INSPAN_OK)
+    bool stored = packed.data != NULL && registry_put_node(fleet->registry, &row, &err) == INSPAN_OK;
+    if (!stored)
         log_error("state of node %s is not stored: %s", node->name,
                   packed.data != NULL ? err.text : "no memory");
     free(packed.data);
+    return stored;
 }
 
 /* ---- Registration ---- */
@@ -239,9 +241,14 @@ static bool forget_one(fleet_t *fleet)
     }
     if (oldest == fleet->nodes.n) return false;
     fleet_node_t *node = fleet->nodes.items[oldest];
+    char name[sizeof node->name];
+    memcpy(name, node->name, sizeof name);
     snprintf(node->name, sizeof node->name, "#%llu",
              (unsigned long long)node->handle); /* no agent can have it */
-    fleet_store_node(fleet, node, "forgotten");
+    if (!fleet_store_node(fleet, node, "forgotten")) {
+        memcpy(node->name, name, sizeof name); /* its row still has the name: it must not be given away */
+        return false;
+    }
     protobuf_c_message_free_unpacked(&node->registration->base, NULL);
     free(node);
     fleet->nodes.items[oldest] = fleet->nodes.items[--fleet->nodes.n];

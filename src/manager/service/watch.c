@@ -43,7 +43,9 @@ void watch_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *m
     const fleet_job_t *shown = job != NULL ? job : loaded;
     send_event(call, shown, NULL, true);
     if (job == NULL || (control_job_over(&job->control) && !job->control.unstored)) {
-        rpc_call_finish(call, INSPAN_OK, "");
+        bool over = control_job_over(&shown->control);
+        rpc_call_finish(call, over ? INSPAN_OK : INSPAN_INTERNAL,
+                        over ? "" : "the manager does not follow this job: start the manager anew");
         fleet_job_free(loaded);
         return;
     }
