@@ -44,6 +44,7 @@ typedef struct rpc_server_options {
     void *context;
     void (*tick)(void *context, ns_t now); /* on the server's thread every tick_period */
     ns_t tick_period;
+    size_t queue_bytes; /* most that waits to be sent to all clients together; 0: 256 MiB */
 } rpc_server_options_t;
 
 /* Binds; *port the bound one. EXISTS (port taken: says by what address), IO, INVALID. Health and reflection
@@ -56,11 +57,11 @@ void rpc_server_stop(
 void rpc_server_close(rpc_server_t *server);
 
 /* From callbacks (any of the server's, tick too), until the call's on_closed has returned. Send queues at
- * most 1024 messages or 16 MiB a call, 256 MiB a server, 4 MiB a message: LIMIT (whether to finish the call
- * then is the caller's choice); ABORTED: the call is finished or the client has gone. Finish ends the call
- * with OK, after what is queued, or with another status, which overtakes what is queued; its text reaches the
- * client's inspan_error_t. Only the first finish counts. A client that takes nothing for 10 s after it is cut
- * off. */
+ * most 1024 messages or 16 MiB a call, queue_bytes a server, 4 MiB a message: LIMIT (whether to finish the
+ * call then is the caller's choice); ABORTED: the call is finished or the client has gone. Finish ends the
+ * call with OK, after what is queued, or with another status, which overtakes what is queued; its text
+ * reaches the client's inspan_error_t. Only the first finish counts. A client that takes nothing for 10 s
+ * after it is cut off. */
 inspan_status_t rpc_call_send(rpc_call_t *call, const ProtobufCMessage *message);
 void rpc_call_finish(rpc_call_t *call, inspan_status_t status, const char *text);
 void rpc_call_reply(rpc_call_t *call, const ProtobufCMessage *message); /* send and finish with OK */

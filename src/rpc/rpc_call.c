@@ -89,7 +89,7 @@ inspan_status_t rpc_call_send(rpc_call_t *call, const ProtobufCMessage *message)
     grpc_byte_buffer *buffer = rpc_pack(message, &bytes);
     if (buffer == NULL) return INSPAN_LIMIT;
     if (rpc_call_queued(call) + bytes > RPC_CALL_BYTES_LIMIT ||
-        call->server->queued_bytes + bytes > RPC_SERVER_BYTES_LIMIT) {
+        call->server->queued_bytes + bytes > call->server->options.queue_bytes) {
         grpc_byte_buffer_destroy(buffer);
         return INSPAN_LIMIT;
     }

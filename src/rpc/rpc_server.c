@@ -175,6 +175,7 @@ inspan_status_t rpc_server_open(const rpc_server_options_t *options, rpc_server_
     rpc_server_t *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for a server");
     made->options = *options;
+    if (made->options.queue_bytes == 0) made->options.queue_bytes = RPC_SERVER_BYTES_LIMIT;
     made->shut_down.done = shut_down_done;
     raise_descriptor_limit();
     rpc_library_acquire();

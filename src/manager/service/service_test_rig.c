@@ -25,7 +25,8 @@ void start_manager(void)
                                     .token = TOKEN,
                                     .context = manager.service,
                                     .tick = service_tick,
-                                    .tick_period = SERVICE_TICK_NS};
+                                    .tick_period = SERVICE_TICK_NS,
+                                    .queue_bytes = manager.queue_bytes};
     options.methods = service_methods(&options.n_methods);
     if (rpc_server_open(&options, &manager.server, &port, &err) != INSPAN_OK) fail_msg("%s", err.text);
     assert_int_equal(pthread_create(&manager.thread, NULL, serve, manager.server), 0);

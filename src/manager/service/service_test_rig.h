@@ -32,6 +32,7 @@ typedef struct manager {
     pthread_t thread;
     char target[32];
     rpc_client_t *people;
+    size_t queue_bytes; /* the server's; 0: as in the product */
 } manager_t;
 
 extern manager_t manager;
