@@ -24,19 +24,20 @@ INSPAN_API int64_t inspan_worker_failure_timeout(const inspan_worker_t *worker);
 INSPAN_API bool inspan_worker_cancelled(const inspan_worker_t *worker); /* stop between two steps */
 
 typedef struct inspan_progress {
-    uint64_t step, steps, samples; /* steps done, of; samples of this rank so far */
-    double loss;                   /* mean of the last step, all ranks */
-    double validation_loss;        /* of the last evaluation; NaN: none yet */
-    double samples_per_s;          /* all ranks, over the last steps */
+    uint64_t step, steps, samples;             /* steps done, of; samples of this rank so far */
+    double loss;                               /* mean of the last step, all ranks */
+    double validation_loss;                    /* of the last evaluation; NaN: none yet */
+    double samples_per_s;                      /* all ranks, over the last steps */
     double compute_s, exposed_comm_s, input_s; /* totals of this rank */
     uint64_t bytes_sent, param_hash;
 } inspan_progress_t;
 
-/* Latest state; sent with the next tick (a tick each fifth of failure_timeout, at most every 200 ms). Does not block. */
+/* Latest state; sent with the next tick (a tick each fifth of failure_timeout, at most every 200 ms). Does
+ * not block. */
 INSPAN_API void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *progress);
 
-/* Report the end (OK with a JSON summary of at most 16 KiB, or a failure with its text), wait until the agent has it
- * (bounded), close everything. */
+/* Report the end (OK with a JSON summary of at most 16 KiB, or a failure with its text), wait until the agent
+ * has it (bounded), close everything. */
 INSPAN_API void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text);
 
 #ifdef __cplusplus

@@ -353,6 +353,20 @@ static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
     return status;
 }
 
+/* All are told first: one may wait for what another holds. */
+static void discard_tasks(agent_t *agent)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (agent_worker_t *worker = NULL; (worker = agent_core_each(agent->core, worker)) != NULL;) {
+            process_t *process = worker->shell;
+            if (process == NULL || process->task == NULL) continue;
+            task_abandon(process->task);
+            if (pass == 0) continue;
+            task_discard(process->task);
+            process->task = NULL;
+        }
+}
+
 /* Threads first, so that nobody posts or uses the client when these go. */
 static void close_parts(agent_t *agent)
 {
@@ -360,14 +374,7 @@ static void close_parts(agent_t *agent)
     agent->stream = NULL;
     agent->registered = false;
     link_close(agent->link);
-    for (agent_worker_t *worker = NULL;
-         agent->core != NULL && (worker = agent_core_each(agent->core, worker)) != NULL;) {
-        process_t *process = worker->shell;
-        if (process == NULL || process->task == NULL) continue;
-        task_abandon(process->task);
-        task_discard(process->task);
-        process->task = NULL;
-    }
+    if (agent->core != NULL) discard_tasks(agent);
     push_cancel_all(agent);
     agent_core_close(agent->core);
     inbox_close(agent->inbox);

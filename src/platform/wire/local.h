@@ -70,15 +70,18 @@ typedef struct local_end { /* FAILED, LOST, DONE, BYE: cause.rank -1 where there
 
 /* A frame as bytes with its length field; *used is its whole size. LIMIT: does not fit `size`. */
 inspan_status_t local_encode_hello(const local_hello_t *hello, uint8_t *bytes, size_t size, size_t *used);
-inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *bytes, size_t size,
+                                     size_t *used);
 inspan_status_t local_encode_bound(uint16_t port, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size_t size, size_t *used);
-inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size,
+                                  size_t *used);
 inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
                                  size_t *used);
 inspan_status_t local_encode_empty(local_frame_type_t type, uint8_t *bytes, size_t size, size_t *used);
 
-/* Look at the front of a byte stream: PENDING (more needed), OK (*type, body, *whole = size of the frame), CORRUPT. */
+/* Look at the front of a byte stream: PENDING (more needed), OK (*type, body, *whole = size of the frame),
+ * CORRUPT. */
 inspan_status_t local_peek(const uint8_t *bytes, size_t n, local_frame_type_t *type, const uint8_t **body,
                            size_t *body_bytes, size_t *whole);
 
@@ -86,7 +89,8 @@ inspan_status_t local_peek(const uint8_t *bytes, size_t n, local_frame_type_t *t
 inspan_status_t local_decode_hello(const uint8_t *body, size_t n, local_hello_t *hello);
 inspan_status_t local_decode_welcome(const uint8_t *body, size_t n, local_welcome_t *welcome);
 inspan_status_t local_decode_bound(const uint8_t *body, size_t n, uint16_t *port);
-inspan_status_t local_decode_view(const uint8_t *body, size_t n, local_view_t *view); /* members: the caller frees */
+inspan_status_t local_decode_view(const uint8_t *body, size_t n,
+                                  local_view_t *view); /* members: the caller frees */
 inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress_t *progress);
 inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end);
 
