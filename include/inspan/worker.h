@@ -37,7 +37,8 @@ typedef struct inspan_progress {
 INSPAN_API void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *progress);
 
 /* Report the end (OK with a JSON summary of at most 16 KiB, or a failure with its text), wait until the agent
- * has it (bounded), close everything. */
+ * has it (5 s at most), close everything, free worker. OK waits for all other ranks to come here too, so that
+ * none closes while another still works; a failure (unless one was reported already) ends them all. */
 INSPAN_API void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text);
 
 #ifdef __cplusplus
