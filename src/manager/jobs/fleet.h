@@ -106,6 +106,8 @@ inspan_status_t fleet_submit(fleet_t *fleet, const Inspan__V1__SubmitRequest *re
 inspan_status_t fleet_cancel(fleet_t *fleet, uint64_t id, const char *text, ns_t now, fleet_job_t **job,
                              inspan_error_t *err);
 fleet_job_t *fleet_job(const fleet_t *fleet, uint64_t id); /* in memory; NULL */
+/* Does a job in memory name this file, as its data or as a result? */
+bool fleet_names_file(const fleet_t *fleet, const char *hash);
 uint32_t fleet_n_jobs(const fleet_t *fleet);
 fleet_job_t *fleet_job_at(const fleet_t *fleet, uint32_t index); /* oldest first */
 /* One from the registry that is not in memory any more; the caller frees it by fleet_job_free. NOT_FOUND.

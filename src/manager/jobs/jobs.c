@@ -24,6 +24,23 @@ fleet_job_t *fleet_job(const fleet_t *fleet, uint64_t id)
     return NULL;
 }
 
+static bool job_names_file(const fleet_job_t *job, const char *hash)
+{
+    for (size_t i = 0; i < job->request->n_data; i++)
+        if (strcmp(job->request->data[i]->hash, hash) == 0) return true;
+    for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
+        for (size_t i = 0; job->reports[r] != NULL && i < job->reports[r]->n_results; i++)
+            if (strcmp(job->reports[r]->results[i]->hash, hash) == 0) return true;
+    return false;
+}
+
+bool fleet_names_file(const fleet_t *fleet, const char *hash)
+{
+    for (size_t i = 0; i < fleet->jobs.n; i++)
+        if (job_names_file(fleet->jobs.items[i], hash)) return true;
+    return false;
+}
+
 uint32_t fleet_n_jobs(const fleet_t *fleet)
 {
     return (uint32_t)fleet->jobs.n;

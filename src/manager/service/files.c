@@ -30,6 +30,7 @@ void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message
     }
     reply.hash = id->hash;
     reply.present = store_stat(service->store, id->hash, &reply.bytes) == INSPAN_OK;
+    store_touch(service->store, id->hash);
     rpc_call_reply(call, &reply.base);
 }
 

@@ -7,7 +7,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "manager/service/service_internal.h"
+
+#define SWEEP_PERIOD (24 * 3600 * NS_PER_S)
+#define SWEEP_AGE_S  (24u * 3600)
 
 static const rpc_method_t methods[] = {
     {.path = "/inspan.v1.Agents/Attach",
@@ -95,6 +99,21 @@ inspan_status_t service_open(const char *folder, registry_t *registry, ns_t now,
     return INSPAN_OK;
 }
 
+static bool is_wanted(void *context, const char *hash)
+{
+    const service_t *service = context;
+    return fleet_names_file(service->fleet, hash);
+}
+
+/* Once a day: data and results that none of the jobs kept in memory names any more. */
+static void sweep_files(service_t *service, ns_t now)
+{
+    if (now < service->sweep_at) return;
+    service->sweep_at = now + SWEEP_PERIOD;
+    uint32_t removed = store_sweep(service->store, is_wanted, service, SWEEP_AGE_S);
+    if (removed > 0) log_info("%u files of old jobs are removed", removed);
+}
+
 void service_close(service_t *service)
 {
     if (service == NULL) return;
@@ -111,4 +130,5 @@ void service_tick(void *context, ns_t now)
     watch_tick(service, now);
     logs_tick(service, now);
     files_tick(service);
+    sweep_files(service, now);
 }

@@ -18,6 +18,7 @@ struct service {
     fleet_t *fleet;
     store_t *store;
     ns_t started;
+    ns_t sweep_at;
     session_t *sessions;
     log_read_t *log_reads;
     download_t *downloads;

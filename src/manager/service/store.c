@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -68,6 +69,27 @@ inspan_status_t store_open(const char *folder, store_t **out, inspan_error_t *er
     return INSPAN_OK;
 }
 
+static bool is_old(const store_t *store, const char *name, uint32_t min_age_s)
+{
+    struct stat info;
+    if (fstatat(store->fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) return false;
+    return time(NULL) - info.st_mtime >= (time_t)min_age_s;
+}
+
+uint32_t store_sweep(store_t *store, bool (*wanted)(void *context, const char *hash), void *context,
+                     uint32_t min_age_s)
+{
+    uint32_t removed = 0;
+    DIR *entries = opendir(store->folder);
+    if (entries == NULL) return 0;
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+        if (!store_valid_hash(entry->d_name) || wanted(context, entry->d_name)) continue;
+        if (is_old(store, entry->d_name, min_age_s)) removed += unlinkat(store->fd, entry->d_name, 0) == 0;
+    }
+    closedir(entries);
+    return removed;
+}
+
 void store_close(store_t *store)
 {
     if (store == NULL) return;
@@ -88,6 +110,11 @@ inspan_status_t store_stat(const store_t *store, const char *hash, uint64_t *byt
         return INSPAN_NOT_FOUND;
     *bytes = (uint64_t)info.st_size;
     return INSPAN_OK;
+}
+
+void store_touch(store_t *store, const char *hash)
+{
+    if (store_valid_hash(hash)) utimensat(store->fd, hash, NULL, AT_SYMLINK_NOFOLLOW);
 }
 
 inspan_status_t store_get(const store_t *store, const char *hash, int *fd, uint64_t *bytes,

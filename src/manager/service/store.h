@@ -24,9 +24,16 @@ typedef struct store_put store_put_t;
 inspan_status_t store_open(const char *folder, store_t **store, inspan_error_t *err);
 void store_close(store_t *store);
 
+/* Remove every file that `wanted` does not want and that nobody has put for min_age_s (wall clock of the file
+ * system): an upload whose job is about to be submitted stays. Returns how many went. */
+uint32_t store_sweep(store_t *store, bool (*wanted)(void *context, const char *hash), void *context,
+                     uint32_t min_age_s);
+
 bool store_valid_hash(const char *hash);
 /* NOT_FOUND; INVALID: no hash. */
 inspan_status_t store_stat(const store_t *store, const char *hash, uint64_t *bytes);
+/* Somebody counts on this file: for the sweep it is as young as one just put. */
+void store_touch(store_t *store, const char *hash);
 /* An open descriptor (the caller closes it) and the length. NOT_FOUND, INVALID, IO. */
 inspan_status_t store_get(const store_t *store, const char *hash, int *fd, uint64_t *bytes,
                           inspan_error_t *err);
