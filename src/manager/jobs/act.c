@@ -245,24 +245,31 @@ static const char *news(fleet_job_t *job, char *text, size_t size)
     return text;
 }
 
+static void record(fleet_t *fleet, const fleet_job_t *job, const char *line)
+{
+    log_info("job %llu %s", (unsigned long long)job->control.id, line);
+    fleet_event(fleet, job->control.id, 0, line);
+}
+
 static void changed(fleet_t *fleet, fleet_job_t *job)
 {
     char text[CONTROL_REASON_MAX + 32];
+    if (control_job_over(&job->control))
+        return; /* told once it is stored, with everything that belongs to it */
     const char *line = news(job, text, sizeof text);
-    if (line != NULL) {
-        log_info("job %llu %s", (unsigned long long)job->control.id, line);
-        fleet_event(fleet, job->control.id, 0, line);
-    }
-    /* the end is told once, with everything that belongs to it */
-    if (!control_job_over(&job->control)) fleet->ports.job_changed(fleet->ports.context, job, line, false);
+    if (line != NULL) record(fleet, job, line);
+    fleet->ports.job_changed(fleet->ports.context, job, line, false);
 }
 
 static void ended(fleet_t *fleet, fleet_job_t *job)
 {
     char text[CONTROL_REASON_MAX + 32];
     job->told = CONTROL_QUEUED;
+    job->told_view = job->control.view;
     fleet->look_at_queue = true;
-    fleet->ports.job_changed(fleet->ports.context, job, news(job, text, sizeof text), true);
+    const char *line = news(job, text, sizeof text);
+    record(fleet, job, line);
+    fleet->ports.job_changed(fleet->ports.context, job, line, true);
 }
 
 static inspan_status_t store_for(fleet_t *fleet, fleet_job_t *job, const control_action_t *action,

@@ -500,6 +500,44 @@ static void a_cancellation_is_stored_as_soon_as_the_disk_can(void **state)
     assert_int_equal(state_of(job), CONTROL_CANCELLED);
 }
 
+static bool count_ends(void *context, ns_t wall, const char *text)
+{
+    (void)wall;
+    *(uint32_t *)context += strncmp(text, "done", 4) == 0 || strncmp(text, "failed", 6) == 0;
+    return true;
+}
+
+static uint32_t recorded_ends(uint64_t job)
+{
+    uint32_t n = 0;
+    inspan_error_t err = {0};
+    assert_int_equal(registry_each_event(world.registry, job, count_ends, &n, &err), INSPAN_OK);
+    return n;
+}
+
+static void an_end_is_told_and_recorded_after_it_is_stored(void **state)
+{
+    (void)state;
+    fleet_node_t *node = attach(0);
+    uint64_t job = run_job(1, 5 * S);
+    break_disk(true);
+    tell(job, 0, INSPAN__V1__WORKER_STATE__WORKER_DONE);
+    break_disk(false);
+    assert_int_equal(world.ends, 0);
+    assert_int_equal(recorded_ends(job), 0);
+    assert_string_equal(control_job_text(&fleet_job(world.fleet, job)->control), "running");
+    pass(2 * S, &node, 1);
+    assert_int_equal(world.ends, 1);
+    assert_string_equal(world.last_end, "done");
+    assert_int_equal(recorded_ends(job), 1);
+
+    job = run_job(1, 5 * S);
+    tell_failed(job, 0, 0, SIGKILL, NULL);
+    assert_int_equal(world.ends, 2);
+    assert_int_equal(recorded_ends(job), 1);
+    assert_int_equal(strncmp(world.last_end, "failed: ", 8), 0);
+}
+
 static void nothing_is_acknowledged_on_a_broken_disk(void **state)
 {
     (void)state;
@@ -657,6 +695,7 @@ int main(void)
         IN_A_WORLD(a_half_stored_success_is_one),
         IN_A_WORLD(a_cancellation_that_is_not_stored_is_not_acknowledged),
         IN_A_WORLD(a_cancellation_is_stored_as_soon_as_the_disk_can),
+        IN_A_WORLD(an_end_is_told_and_recorded_after_it_is_stored),
         IN_A_WORLD(nothing_is_acknowledged_on_a_broken_disk),
         IN_A_WORLD(the_next_job_waits_for_the_process_to_be_gone),
         IN_A_WORLD(a_process_that_is_never_reported_gone_holds_its_node_for_a_bound_only),
