@@ -265,3 +265,29 @@ inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **out, in
     *out = comm;
     return INSPAN_OK;
 }
+
+/* ---- Listening ---------------------------------------------------------------------------------- */
+
+inspan_status_t comm_listen(uint16_t first_port, uint16_t last_port, comm_listener_t **out, uint16_t *port,
+                            inspan_error_t *err)
+{
+    comm_listener_t *listener = calloc(1, sizeof *listener);
+    if (listener == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the data port");
+    const inspan_status_t status =
+        os_listen(first_port, last_port, 1024, &listener->fd, &listener->port, err);
+    if (status != INSPAN_OK) {
+        free(listener);
+        error_prefix(err, "data port");
+        return status;
+    }
+    *port = listener->port;
+    *out = listener;
+    return INSPAN_OK;
+}
+
+void comm_listener_close(comm_listener_t *listener)
+{
+    if (listener == NULL) return;
+    close(listener->fd);
+    free(listener);
+}

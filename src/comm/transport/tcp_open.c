@@ -146,9 +146,8 @@ static void link_say(link_t *link, const uint8_t *bytes, uint32_t n, uint32_t pr
     link->probe_out = probe_bytes;
 }
 
-static void try_again(opening_t *o, link_t *link, const char *why)
+static void try_again(link_t *link, const char *why)
 {
-    (void)o;
     link_close(link);
     snprintf(link->why, sizeof link->why, "%s", why);
     link->state = LINK_PAUSE;
@@ -160,7 +159,7 @@ static void connect_failed(opening_t *o, link_t *link, int error)
     char who[160];
     const ns_t tried = os_now() - link->begun, patience = o->options->failure_timeout / 2;
     if (error == ECONNREFUSED && tried < (patience < REFUSED_TIME ? patience : REFUSED_TIME)) {
-        try_again(o, link, "refused");
+        try_again(link, "refused");
     } else if (error == ECONNREFUSED) {
         fail(o, link->peer, INSPAN_REFUSED,
              "rank %u cannot connect to %s: refused; nobody listens there: is its worker still running, and "
@@ -168,9 +167,9 @@ static void connect_failed(opening_t *o, link_t *link, int error)
              "firewall reject this port?",
              o->options->rank, name(o, link->peer, who));
     } else if (error == ECONNRESET || error == EPIPE) {
-        try_again(o, link, "closes the connection");
+        try_again(link, "closes the connection");
     } else if (error == ETIMEDOUT) {
-        try_again(o, link, "no answer");
+        try_again(link, "no answer");
     } else {
         fail(o, link->peer, INSPAN_UNREACHABLE, "rank %u cannot connect to %s: %s", o->options->rank,
              name(o, link->peer, who), strerror(error));
@@ -241,7 +240,7 @@ static void outgoing_refused(opening_t *o, link_t *link, const data_welcome_t *w
     char who[160];
     const uint32_t rank = o->options->rank;
     if (welcome->refusal == DATA_WRONG_VIEW && welcome->view < o->options->view) {
-        try_again(o, link, "still has an older view");
+        try_again(link, "still has an older view");
         return;
     }
     if (welcome->refusal == DATA_WRONG_VIEW)
@@ -480,17 +479,15 @@ static bool link_wants_in(const link_t *link)
     return link->in_at < link->in_end || link->probe_in > 0;
 }
 
-static void link_broken(opening_t *o, link_t *link, int error)
+static void link_broken(link_t *link)
 {
-    (void)error;
     if (link->outgoing)
-        try_again(o, link,
-                  "closes the connection: something else may listen there, or too many connect to it");
+        try_again(link, "closes the connection: something else may listen there, or too many connect to it");
     else
         link_close(link);
 }
 
-static void link_send(opening_t *o, link_t *link)
+static void link_send(link_t *link)
 {
     while (link->fd >= 0 && link_wants_out(link)) {
         const bool head = link->out_at < link->out_end;
@@ -503,7 +500,7 @@ static void link_send(opening_t *o, link_t *link)
                 link->out_at = link->out_end = link->probe_out = 0;
                 return;
             }
-            link_broken(o, link, errno);
+            link_broken(link);
             return;
         }
         if (head)
@@ -524,7 +521,7 @@ static void link_receive(opening_t *o, link_t *link)
                                  head ? link->in_end - link->in_at : room, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
         if (got <= 0) {
-            link_broken(o, link, got < 0 ? errno : 0);
+            link_broken(link);
             return;
         }
         if (head)
@@ -637,10 +634,10 @@ static void link_event(opening_t *o, link_t *link, short events)
 {
     if (link->state == LINK_CONNECT) {
         outgoing_connected(o, link);
-        if (o->status == INSPAN_OK && link->state == LINK_HELLO) link_send(o, link);
+        if (o->status == INSPAN_OK && link->state == LINK_HELLO) link_send(link);
         return;
     }
-    if ((events & POLLOUT) && link->fd >= 0) link_send(o, link);
+    if ((events & POLLOUT) && link->fd >= 0) link_send(link);
     if (!(events & (POLLIN | POLLHUP | POLLERR)) || link->fd < 0 || o->status != INSPAN_OK) return;
     if (link->state == LINK_DONE)
         read_ready(o, link);
@@ -731,9 +728,10 @@ static void open_loop(opening_t *o, struct pollfd *fds, link_t **links)
     for (uint32_t peer = 0; peer < world && o->status == INSPAN_OK; peer++) {
         link_t *link = kept(o, peer);
         if (peer == o->options->rank || !link_wants_out(link)) continue;
-        link_send(o, link); /* READY is 32 bytes and the socket empty */
+        link_send(link); /* READY is 32 bytes and the socket empty */
         if (link_wants_out(link))
-            fail(o, peer, INSPAN_PEER_LOST, "the connection to rank %u broke while all were connecting", peer);
+            fail(o, peer, INSPAN_PEER_LOST, "the connection to rank %u broke while all were connecting",
+                 peer);
     }
 }
 
@@ -747,7 +745,7 @@ static void say_farewell(opening_t *o)
     for (uint32_t peer = 0; peer < o->options->world; peer++) {
         link_t *link = kept(o, peer);
         if (peer == o->options->rank || link->state != LINK_DONE || link->fd < 0) continue;
-        if (link_wants_out(link)) link_send(o, link); /* a READY half said; then the cause follows it */
+        if (link_wants_out(link)) link_send(link); /* a READY half said; then the cause follows it */
         if (!link_wants_out(link))
             (void)send(link->fd, bytes, DATA_HEADER_BYTES + n, MSG_NOSIGNAL | MSG_DONTWAIT);
         shutdown(link->fd, SHUT_WR);
@@ -800,32 +798,4 @@ inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, inspan_
     free(links);
     if (o.status != INSPAN_OK && err != NULL) *err = o.error;
     return o.status;
-}
-
-/* ---- Listening
- * ------------------------------------------------------------------------------------------------------------------------
- */
-
-inspan_status_t comm_listen(uint16_t first_port, uint16_t last_port, comm_listener_t **out, uint16_t *port,
-                            inspan_error_t *err)
-{
-    comm_listener_t *listener = calloc(1, sizeof *listener);
-    if (listener == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the data port");
-    const inspan_status_t status =
-        os_listen(first_port, last_port, 1024, &listener->fd, &listener->port, err);
-    if (status != INSPAN_OK) {
-        free(listener);
-        error_prefix(err, "data port");
-        return status;
-    }
-    *port = listener->port;
-    *out = listener;
-    return INSPAN_OK;
-}
-
-void comm_listener_close(comm_listener_t *listener)
-{
-    if (listener == NULL) return;
-    close(listener->fd);
-    free(listener);
 }
