@@ -65,7 +65,7 @@ def test_an_unregistered_test_is_found(tmp_path):
 def test_a_sleep_in_a_test_is_found(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_x.py").write_text("import time\n\n\ndef test_x():\n    time." + "sleep(1)\n")
+    (tmp_path / "tests" / "test_x.py").write_text("import time\n\n\ndef test_x():\n    time.sl" + "eep(1)\n")
     result = run_tests_check(tmp_path)
     assert result.returncode == 1
     assert "test_x.py:5" in result.stdout
