@@ -156,7 +156,8 @@ static void fill(float *in, uint64_t count, uint32_t rank)
 static inspan_status_t check_sum(const float *out, uint64_t count, uint32_t world, inspan_error_t *err)
 {
     for (uint64_t i = 0; i < count; i++) {
-        const float expected = (float)(world * (i % 13) + (uint64_t)world * (world - 1) / 2);
+        const uint64_t whole = world * (i % 13) + (uint64_t)world * (world - 1) / 2;
+        const float expected = (float)whole;
         if (out[i] != expected)
             return error_set(err, INSPAN_CORRUPT, "element %llu of the sum is %g, expected %g",
                              (unsigned long long)i, (double)out[i], (double)expected);
