@@ -27,7 +27,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "comm/transport/tcp.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_socket.h"
@@ -55,7 +54,7 @@ typedef enum link_state {
 typedef struct link {
     int fd;
     link_state_t state;
-    bool outgoing, connected, refused; /* connected: TCP answered at least once */
+    bool outgoing, connected; /* connected: TCP answered at least once */
     uint32_t peer;
     ns_t due;   /* PAUSE: try again; unproven incoming: closed then */
     ns_t begun; /* first try, or accepted */
@@ -357,7 +356,6 @@ static void refuse(opening_t *o, link_t *link, data_refusal_t refusal)
     link_say(link, link->welcome, DATA_WELCOME_BYTES, 0);
     link_expect(link, 0, 0);
     link->state = LINK_REFUSE;
-    log_debug("comm: a connection was refused: reason %d", (int)refusal);
 }
 
 static void incoming_hello(opening_t *o, link_t *link)
@@ -649,8 +647,8 @@ static void link_event(opening_t *o, link_t *link, short events)
 static ns_t check_times(opening_t *o)
 {
     const ns_t now = os_now();
-    char who[160];
     ns_t next = o->ready_until;
+    char who[160];
     for (uint32_t i = 0; i < MAX_UNPROVEN; i++) {
         link_t *link = &o->unproven[i];
         if (link->state == LINK_FREE) continue;
