@@ -94,6 +94,42 @@ static void the_newest_jobs_are_listed(void **state)
     release(job);
 }
 
+static void all_nodes_are_listed(void **state)
+{
+    (void)state;
+    enum { NODES = 100 };
+    static char model[50001];
+    inspan_error_t err = {0};
+    registry_t *registry = NULL;
+    Inspan__V1__Register registration = INSPAN__V1__REGISTER__INIT;
+    Inspan__V1__Inventory inventory = INSPAN__V1__INVENTORY__INIT;
+    memset(model, 'x', sizeof model - 1);
+    inventory.cpu_model = model;
+    registration.inventory = &inventory;
+    convert_packed_t packed = convert_pack(&registration.base);
+    stop_manager();
+    assert_int_equal(registry_open(manager.folder, 0, &registry, &err), INSPAN_OK);
+    for (uint32_t k = 0; k < NODES; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "n%u", k);
+        registry_node_t node = {.node_id = name,
+                                .name = name,
+                                .address = "192.0.2.1",
+                                .state = "left",
+                                .registration = {packed.data, packed.bytes}};
+        assert_int_equal(registry_put_node(registry, &node, &err), INSPAN_OK);
+    }
+    free(packed.data);
+    registry_close(registry);
+    start_manager();
+    Inspan__V1__NodeList *nodes = list_nodes();
+    assert_int_equal(nodes->n_nodes, NODES);
+    assert_non_null(nodes->nodes[0]->inventory);
+    assert_null(nodes->nodes[NODES - 1]->inventory);
+    assert_string_equal(nodes->nodes[NODES - 1]->name, "n99");
+    release(nodes);
+}
+
 static void a_job_that_nobody_follows_cannot_be_watched(void **state)
 {
     (void)state;
@@ -228,6 +264,7 @@ int main(void)
 #define WITH_MANAGER(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         WITH_MANAGER(the_newest_jobs_are_listed),
+        WITH_MANAGER(all_nodes_are_listed),
         WITH_MANAGER(a_job_that_nobody_follows_cannot_be_watched),
         WITH_MANAGER(uploads_together_do_not_fill_the_disk),
         WITH_MANAGER(many_slow_readers_all_get_their_file),

@@ -66,8 +66,12 @@ void people_list_nodes(void *context, rpc_call_t *call, const ProtobufCMessage *
     if (nodes != NULL && pointers != NULL) {
         Inspan__V1__NodeList list = INSPAN__V1__NODE_LIST__INIT;
         ns_t now = os_now();
+        size_t bytes = 0;
         for (uint32_t i = 0; i < n; i++) {
             fill_node(service->fleet, fleet_node_at(service->fleet, i), now, &nodes[i]);
+            bytes += protobuf_c_message_get_packed_size(&nodes[i].base);
+            if (bytes > LIST_BYTES)
+                nodes[i].inventory = NULL; /* all nodes are listed, the last ones shorter */
             pointers[i] = &nodes[i];
         }
         list.n_nodes = n;
