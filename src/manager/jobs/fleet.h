@@ -27,6 +27,8 @@
 #define FLEET_DATA_FILES  16
 #define FLEET_SUMMARY_MAX (16 << 10)
 #define FLEET_RESULTS_MAX 256
+#define FLEET_REPORT_MAX  (128 << 10)
+#define FLEET_FAILURE_MAX (2 << 10)
 #define FLEET_KEY_BYTES   32
 
 typedef struct fleet fleet_t;

@@ -639,6 +639,58 @@ static void a_registration_has_a_cap(void **state)
     free(text);
 }
 
+static void what_is_shown_of_a_large_job_fits_a_message(void **state)
+{
+    (void)state;
+    enum { WORLD = 256 };
+    static char summary[FLEET_SUMMARY_MAX + 1], name[250];
+    static Inspan__V1__ResultFile files[FLEET_RESULTS_MAX];
+    static Inspan__V1__ResultFile *results[FLEET_RESULTS_MAX];
+    memset(summary, ' ', FLEET_SUMMARY_MAX);
+    memset(name, 'x', sizeof name - 1);
+    for (uint32_t i = 0; i < FLEET_RESULTS_MAX; i++) {
+        inspan__v1__result_file__init(&files[i]);
+        files[i].name = name;
+        files[i].hash = (char *)"0123456789abcdef0123456789abcdef";
+        results[i] = &files[i];
+    }
+    for (uint32_t k = 0; k < WORLD; k++) attach(k);
+    uint64_t job = run_job(WORLD, 5 * S);
+    for (uint32_t r = 0; r < WORLD; r++) {
+        Inspan__V1__WorkerReport report = report_of(job, r, INSPAN__V1__WORKER_STATE__WORKER_DONE);
+        report.summary_json = summary;
+        report.results = results;
+        report.n_results = FLEET_RESULTS_MAX;
+        fleet_report(world.fleet,
+                     fleet_node_by_handle(world.fleet, fleet_job(world.fleet, job)->control.ranks[r].node),
+                     &report, world.now);
+    }
+    assert_int_equal(state_of(job), CONTROL_DONE);
+    fleet_info_t *info = fleet_job_info(fleet_job(world.fleet, job), true);
+    assert_non_null(info);
+    Inspan__V1__JobInfo *message = fleet_info_message(info);
+    assert_true(protobuf_c_message_get_packed_size(&message->base) < 4u << 20);
+    assert_int_equal(message->n_ranks, WORLD);
+    assert_string_equal(message->summary_json, summary);
+    assert_string_equal(message->ranks[0]->summary_json, summary);
+    assert_true(message->n_results > 1000);
+    fleet_info_free(info);
+
+    /* a failure with a text that no agent writes: the verdict has it cut, nothing else */
+    job = run_job(1, 5 * S);
+    static char text[100001];
+    memset(text, 'x', sizeof text - 1);
+    Inspan__V1__Failure own = INSPAN__V1__FAILURE__INIT;
+    own.status = INSPAN_IO;
+    own.text = text;
+    tell_failed(job, 0, 0, 0, &own);
+    assert_int_equal(state_of(job), CONTROL_FAILED);
+    assert_true(strlen(reason_of(job)) > 200);
+    info = fleet_job_info(fleet_job(world.fleet, job), true);
+    assert_true(protobuf_c_message_get_packed_size(&fleet_info_message(info)->base) < 4096);
+    fleet_info_free(info);
+}
+
 static void texts_of_a_submission_have_caps(void **state)
 {
     (void)state;
@@ -701,6 +753,7 @@ int main(void)
         IN_A_WORLD(a_process_that_is_never_reported_gone_holds_its_node_for_a_bound_only),
         IN_A_WORLD(nodes_that_are_gone_make_room),
         IN_A_WORLD(a_registration_has_a_cap),
+        IN_A_WORLD(what_is_shown_of_a_large_job_fits_a_message),
         IN_A_WORLD(texts_of_a_submission_have_caps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,9 @@
 #include "manager/jobs/convert.h"
 #include "manager/jobs/fleet_internal.h"
 
+#define SUMMARIES_BYTES (1u << 20) /* a message has at most 4 MiB; rank 0's is always there */
+#define RESULTS_BYTES   (1u << 20)
+
 struct fleet_info {
     Inspan__V1__JobInfo message;
     Inspan__V1__Failure failure;
@@ -13,7 +16,8 @@ struct fleet_info {
     Inspan__V1__ResultFile **results;
 };
 
-static void fill_rank(const fleet_job_t *job, uint32_t r, bool whole, Inspan__V1__Rank *rank)
+/* *summaries: bytes of them so far; NULL: without. */
+static void fill_rank(const fleet_job_t *job, uint32_t r, size_t *summaries, Inspan__V1__Rank *rank)
 {
     const control_rank_t *from = &job->control.ranks[r];
     const Inspan__V1__WorkerReport *report = job->reports != NULL ? job->reports[r] : NULL;
@@ -29,21 +33,29 @@ static void fill_rank(const fleet_job_t *job, uint32_t r, bool whole, Inspan__V1
     if (report == NULL) return;
     rank->progress = report->progress;
     rank->failure = report->failure;
-    if (whole) rank->summary_json = report->summary_json;
+    if (summaries == NULL) return;
+    *summaries += strlen(report->summary_json);
+    if (*summaries <= SUMMARIES_BYTES) rank->summary_json = report->summary_json;
 }
 
+/* As many as fit. */
 static size_t count_results(const fleet_job_t *job)
 {
-    size_t n = 0;
+    size_t n = 0, bytes = 0;
     for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
-        if (job->reports[r] != NULL) n += job->reports[r]->n_results;
+        for (size_t i = 0; job->reports[r] != NULL && i < job->reports[r]->n_results; i++) {
+            bytes += protobuf_c_message_get_packed_size(&job->reports[r]->results[i]->base);
+            if (bytes > RESULTS_BYTES) return n;
+            n++;
+        }
     return n;
 }
 
-static void fill_results(const fleet_job_t *job, fleet_info_t *info)
+static void fill_results(const fleet_job_t *job, size_t most, fleet_info_t *info)
 {
     for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
-        for (size_t i = 0; job->reports[r] != NULL && i < job->reports[r]->n_results; i++)
+        for (size_t i = 0;
+             job->reports[r] != NULL && i < job->reports[r]->n_results && info->message.n_results < most; i++)
             info->results[info->message.n_results++] = job->reports[r]->results[i];
     info->message.results = info->results;
 }
@@ -73,8 +85,9 @@ fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
     message->view = control->view;
     message->n_ranks = world;
     message->ranks = info->pointers;
+    size_t summaries = 0;
     for (uint32_t r = 0; r < world; r++) {
-        fill_rank(job, r, whole, &info->ranks[r]);
+        fill_rank(job, r, whole ? &summaries : NULL, &info->ranks[r]);
         info->pointers[r] = &info->ranks[r];
     }
     if (world > 0) message->progress = info->ranks[0].progress;
@@ -85,7 +98,7 @@ fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
     if (!whole) return info;
     message->config = job->request->config;
     if (world > 0) message->summary_json = info->ranks[0].summary_json;
-    fill_results(job, info);
+    fill_results(job, n_results, info);
     return info;
 }
 

@@ -354,6 +354,10 @@ void fleet_keep_report(fleet_job_t *job, const Inspan__V1__WorkerReport *message
 {
     if (job->reports == NULL || message->rank >= job->control.world) return;
     if (strlen(message->summary_json) > FLEET_SUMMARY_MAX || message->n_results > FLEET_RESULTS_MAX) return;
+    if (protobuf_c_message_get_packed_size(&message->base) > FLEET_REPORT_MAX) return;
+    if (message->failure != NULL &&
+        protobuf_c_message_get_packed_size(&message->failure->base) > FLEET_FAILURE_MAX)
+        return;
     Inspan__V1__WorkerReport *old = job->reports[message->rank];
     if (old != NULL && is_end(old) && !is_end(message)) return; /* late */
     Inspan__V1__WorkerReport *fresh = convert_copy(&message->base);
