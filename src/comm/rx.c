@@ -81,7 +81,8 @@ static const char *check_piece(inspan_comm_t *comm, uint32_t peer, comm_run_t *r
     if (frame->length > total - frame->offset || (frame->length == 0 && total > 0))
         return "a piece of a wrong length";
     if (frame->length % run->plan->element_size != 0) return "a piece that splits an element";
-    if (frame->flags == 0 && run->waits[op] != RECV_STARTED) return "a piece without credit that has no place yet";
+    if (frame->flags == 0 && run->waits[op] != RECV_STARTED)
+        return "a piece without credit that has no place yet";
     return NULL;
 }
 
@@ -109,7 +110,7 @@ static void begin_piece(inspan_comm_t *comm, uint32_t peer)
         return;
     }
     if (frame->flags == DATA_EAGER) p->eager_in -= pages_cost(frame->length);
-    if (frame->flags == DATA_WINDOW) run->window[peer] -= pages_cost(frame->length);
+    if (frame->flags == DATA_WINDOW && run != NULL) run->window[peer] -= pages_cost(frame->length);
     rx->run = run;
     rx->op = op;
     rx->carry = 0;

@@ -713,10 +713,11 @@ static void open_loop(opening_t *o, struct pollfd *fds, link_t **links)
         link_t *const groups[] = {o->outgoing, o->members, o->unproven};
         for (int g = 0; g < 3; g++)
             for (uint32_t i = 0; i < (g == 2 ? MAX_UNPROVEN : world); i++) {
-                const short events = link_events(o, &groups[g][i]);
+                link_t *link = groups[g] + i;
+                const short events = link_events(o, link);
                 if (events == 0) continue;
-                fds[n] = (struct pollfd){.fd = groups[g][i].fd, .events = events};
-                links[n++] = &groups[g][i];
+                fds[n] = (struct pollfd){.fd = link->fd, .events = events};
+                links[n++] = link;
             }
         if (poll(fds, n, (int)((wait + NS_PER_MS - 1) / NS_PER_MS)) <= 0) continue;
         for (nfds_t i = 1; i < n && o->status == INSPAN_OK; i++)

@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -80,13 +81,14 @@ static int open_listener(int family, uint16_t port, int backlog)
     return -1;
 }
 
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
+               "one place");
+
 static uint16_t bound_port(int fd)
 {
-    struct sockaddr_storage storage;
-    socklen_t length = sizeof storage;
-    if (getsockname(fd, (struct sockaddr *)&storage, &length) != 0) return 0;
-    return ntohs(storage.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&storage)->sin6_port
-                                               : ((struct sockaddr_in *)&storage)->sin_port);
+    struct sockaddr_in6 address = {0};
+    socklen_t length = sizeof address;
+    return getsockname(fd, (struct sockaddr *)&address, &length) == 0 ? ntohs(address.sin6_port) : 0;
 }
 
 inspan_status_t os_listen(uint16_t first, uint16_t last, int backlog, int *fd, uint16_t *port,
