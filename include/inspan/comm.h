@@ -1,13 +1,14 @@
 /*
  * The communicator: collectives between the ranks of one view, asynchronous, over the data plane.
  *
- * All ranks of a communicator must start the same collectives in the same order (checked: MISMATCH). The first failure
- * poisons the communicator: every pending and later call on it fails at once on every rank that can still be reached,
- * with the first cause; it never recovers, a new view brings a new communicator. Results of failed operations are
- * unspecified bytes: never use them.
+ * All ranks of a communicator must start the same collectives in the same order (checked: MISMATCH). The
+ * first failure poisons the communicator: every pending and later call on it fails at once on every rank that
+ * can still be reached, with the first cause; it never recovers, a new view brings a new communicator.
+ * Results of failed operations are unspecified bytes: never use them.
  *
- * Threads: the communicator has one I/O thread of its own; all calls may come from any thread, one call at a time per
- * communicator (the caller serialises), except inspan_op_wait and inspan_op_test, which are safe from any thread.
+ * Threads: the communicator has one I/O thread of its own; all calls may come from any thread, one call at a
+ * time per communicator (the caller serialises), except inspan_op_wait and inspan_op_test, which are safe
+ * from any thread.
  */
 #ifndef INSPAN_COMM_H
 #define INSPAN_COMM_H
@@ -52,7 +53,8 @@ typedef enum inspan_schedule {
 /* One member of a view. */
 typedef struct inspan_member {
     char node[INSPAN_NAME_MAX];    /* the node's name, for people */
-    char address[INSPAN_NAME_MAX]; /* numeric IPv4 or IPv6 (with %scope where it needs one), no port, no brackets */
+    char address[INSPAN_NAME_MAX]; /* numeric IPv4 or IPv6 (with %scope where it needs one), no port, no
+                                      brackets */
     uint16_t port;                 /* data port */
     uint64_t incarnation;          /* of the worker process: tells a restarted one from its predecessor */
 } inspan_member_t;
@@ -60,51 +62,56 @@ typedef struct inspan_member {
 /* The first failure, the same on all ranks that could be told. */
 typedef struct inspan_cause {
     inspan_status_t status;
-    int32_t rank;                  /* the rank at fault, -1 unknown */
-    char node[INSPAN_NAME_MAX];    /* its node */
-    char address[INSPAN_NAME_MAX]; /* its address:port */
+    int32_t rank;                    /* the rank at fault, -1 unknown */
+    char node[INSPAN_NAME_MAX];      /* its node */
+    char address[INSPAN_NAME_MAX];   /* its address:port */
     char operation[INSPAN_NAME_MAX]; /* "allreduce #17, 25.0 MB", "connect", ... */
-    int64_t waited_ns;             /* how long the one who noticed had waited */
-    int32_t noticed_by;            /* rank that noticed */
-    char text[256];                /* one line for people: all of the above and what to do */
+    int64_t waited_ns;               /* how long the one who noticed had waited */
+    int32_t noticed_by;              /* rank that noticed */
+    char text[256];                  /* one line for people: all of the above and what to do */
 } inspan_cause_t;
 
 /*
- * Start out = sum (or min, max) over ranks of in, element by element. count elements, the same on all ranks; in and
- * out are the caller's, must not overlap, and stay untouched (in) or unread (out) until the operation finished.
- * Does not block. On success *op is the handle: inspan_op_wait or inspan_op_test must see it finished, that releases
- * it. INVALID, LIMIT (more than 256 operations pending), or the status of the cause that poisoned the communicator.
- * (Schedules: Thakur, Rabenseifner, Gropp 2005; Patarasuk, Yuan 2009 for the ring.)
+ * Start out = sum (or min, max) over ranks of in, element by element. count elements, the same on all ranks;
+ * in and out are the caller's, must not overlap, and stay untouched (in) or unread (out) until the operation
+ * finished. Does not block. On success *op is the handle: inspan_op_wait or inspan_op_test must see it
+ * finished, that releases it. INVALID, LIMIT (more than 256 operations pending), or the status of the cause
+ * that poisoned the communicator. (Schedules: Thakur, Rabenseifner, Gropp 2005; Patarasuk, Yuan 2009 for the
+ * ring.)
  */
 INSPAN_API inspan_status_t inspan_allreduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
-                                            inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op);
+                                            inspan_dtype_t dtype, inspan_reduction_t reduction,
+                                            inspan_op_t **op);
 
-/* out (count elements long) holds the own shard of the sum at its place afterwards; shards by inspan_shard. */
-INSPAN_API inspan_status_t inspan_reduce_scatter(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
-                                                 inspan_dtype_t dtype, inspan_reduction_t reduction,
-                                                 inspan_op_t **op);
+/* out (count elements long) holds the own shard of the sum at its place afterwards; shards by inspan_shard.
+ */
+INSPAN_API inspan_status_t inspan_reduce_scatter(inspan_comm_t *comm, const void *in, void *out,
+                                                 uint64_t count, inspan_dtype_t dtype,
+                                                 inspan_reduction_t reduction, inspan_op_t **op);
 
 /* in holds the own shard at its place; out (count) all shards afterwards. */
 INSPAN_API inspan_status_t inspan_allgather(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                             inspan_dtype_t dtype, inspan_op_t **op);
 
 /* data (count) of root goes to all; on root it is only read. */
-INSPAN_API inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uint64_t count, inspan_dtype_t dtype,
-                                            uint32_t root, inspan_op_t **op);
+INSPAN_API inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uint64_t count,
+                                            inspan_dtype_t dtype, uint32_t root, inspan_op_t **op);
 
 INSPAN_API inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op);
 
 /* Elements [*first, *first + *n) of a count-long buffer are rank's shard. */
-INSPAN_API void inspan_shard(const inspan_comm_t *comm, uint64_t count, uint32_t rank, uint64_t *first, uint64_t *n);
+INSPAN_API void inspan_shard(const inspan_comm_t *comm, uint64_t count, uint32_t rank, uint64_t *first,
+                             uint64_t *n);
 
 /*
- * Block until op finished or timeout_ns passed (at least 0). OK or the failure's status: op is released. TIMEOUT: op
- * goes on and must be waited for again (or aborted). Waiting uses no CPU.
+ * Block until op finished or timeout_ns passed (at least 0). OK or the failure's status: op is released.
+ * TIMEOUT: op goes on and must be waited for again (or aborted). Waiting uses no CPU.
  */
 INSPAN_API inspan_status_t inspan_op_wait(inspan_op_t *op, int64_t timeout_ns);
 INSPAN_API inspan_status_t inspan_op_test(inspan_op_t *op); /* PENDING, else as wait: op is released */
 
-/* Give up: poisons the communicator on all ranks with cause ABORTED. The handles still have to be waited for. */
+/* Give up: poisons the communicator on all ranks with cause ABORTED. The handles still have to be waited for.
+ */
 INSPAN_API void inspan_comm_abort(inspan_comm_t *comm, const char *why);
 
 INSPAN_API uint32_t inspan_comm_rank(const inspan_comm_t *comm);
@@ -120,8 +127,9 @@ typedef struct inspan_comm_stats {
 INSPAN_API void inspan_comm_stats(const inspan_comm_t *comm, inspan_comm_stats_t *stats);
 
 /*
- * Flush what is promised (bounded by 1 s), close all sockets, free. Not from a callback. Operations still pending fail
- * with ABORTED on all ranks; a thread that waits for one must have returned before: handles end with the communicator.
+ * Flush what is promised (bounded by 1 s), close all sockets, free. Not from a callback. Operations still
+ * pending fail with ABORTED on all ranks; a thread that waits for one must have returned before: handles end
+ * with the communicator.
  */
 INSPAN_API void inspan_comm_close(inspan_comm_t *comm);
 

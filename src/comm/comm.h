@@ -1,6 +1,6 @@
 /*
- * The communicator's side that ddp, worker and the benchmark see: how one is opened, its I/O thread, and small
- * messages between ranks. The collectives themselves are in <inspan/comm.h>.
+ * The communicator's side that ddp, worker and the benchmark see: how one is opened, its I/O thread, and
+ * small messages between ranks. The collectives themselves are in <inspan/comm.h>.
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -9,7 +9,8 @@
 
 #include "base/units.h"
 
-/* ---- The I/O thread: one per process, shared by the data plane and the agent's socket --------------------------- */
+/* ---- The I/O thread: one per process, shared by the data plane and the agent's socket
+ * --------------------------- */
 
 typedef struct comm_io comm_io_t;
 
@@ -21,8 +22,8 @@ typedef void (*comm_io_fn)(void *context, uint32_t epoll_events); /* on the I/O 
 typedef void (*comm_io_timer_fn)(void *context, ns_t now);        /* on the I/O thread */
 
 /*
- * Watch fd with epoll events (level-triggered). Any thread; removal and timer cancellation return only when no
- * callback of it runs or will run (on the I/O thread itself: at once). IO, NO_MEMORY, LIMIT (64 timers).
+ * Watch fd with epoll events (level-triggered). Any thread; removal and timer cancellation return only when
+ * no callback of it runs or will run (on the I/O thread itself: at once). IO, NO_MEMORY, LIMIT (64 timers).
  */
 inspan_status_t comm_io_add(comm_io_t *io, int fd, uint32_t events, comm_io_fn fn, void *context);
 inspan_status_t comm_io_modify(comm_io_t *io, int fd, uint32_t events);
@@ -33,16 +34,17 @@ inspan_status_t comm_io_timer(comm_io_t *io, ns_t period, bool once, comm_io_tim
                               uint32_t *timer);
 void comm_io_timer_cancel(comm_io_t *io, uint32_t timer);
 
-/* ---- Opening a communicator --------------------------------------------------------------------------------------- */
+/* ---- Opening a communicator
+ * --------------------------------------------------------------------------------------- */
 
 typedef struct comm_listener comm_listener_t;
 
 /*
- * Bind a data port: the first free one of [first_port, last_port] (0, 0: any) on all addresses, IPv6 and IPv4.
- * EXISTS: none free (the text names the range). Connections may queue there before comm_open.
+ * Bind a data port: the first free one of [first_port, last_port] (0, 0: any) on all addresses, IPv6 and
+ * IPv4. EXISTS: none free (the text names the range). Connections may queue there before comm_open.
  */
-inspan_status_t comm_listen(uint16_t first_port, uint16_t last_port, comm_listener_t **listener, uint16_t *port,
-                            inspan_error_t *err);
+inspan_status_t comm_listen(uint16_t first_port, uint16_t last_port, comm_listener_t **listener,
+                            uint16_t *port, inspan_error_t *err);
 void comm_listener_close(comm_listener_t *listener);
 
 #define COMM_KEY_BYTES 32
@@ -54,52 +56,60 @@ typedef struct comm_options {
     const inspan_member_t *members; /* (world) copied */
     uint8_t key[COMM_KEY_BYTES];    /* proves membership (HMAC-SHA256 challenge); never logged */
     comm_listener_t *listener;      /* stays the caller's; NULL where world is 1 */
-    ns_t failure_timeout;           /* >= 1 s: connects and probes get this long; a started transfer that stands still twice this long is a lost link */
-    inspan_schedule_t schedule;     /* AUTO, or forced (tests, benchmarks) */
-    const double *weights;          /* (world) shard weights for AUTO and DIRECT; NULL: from the links, equal at first */
-    uint64_t chunk_bytes;           /* 0: chosen */
+    ns_t failure_timeout; /* >= 1 s: connects and probes get this long; a started transfer that stands still
+                             twice this long is a lost link */
+    inspan_schedule_t schedule; /* AUTO, or forced (tests, benchmarks) */
+    const double
+        *weights; /* (world) shard weights for AUTO and DIRECT; NULL: from the links, equal at first */
+    uint64_t chunk_bytes; /* 0: chosen */
 } comm_options_t;
 
 /*
- * Connect every pair, try both directions of each with a probe of 64 KiB, agree that all are ready. Blocks for at most
- * 2 x failure_timeout. On failure the text names the pair, the direction, address and port, and tells refused from
- * filtered from wrong key, version, job, view or incarnation. REFUSED, UNREACHABLE, TIMEOUT, AUTH, VERSION, MISMATCH,
- * NO_MEMORY, IO.
+ * Connect every pair, try both directions of each with a probe of 64 KiB, agree that all are ready. Blocks
+ * for at most 2 x failure_timeout. On failure the text names the pair, the direction, address and port, and
+ * tells refused from filtered from wrong key, version, job, view or incarnation. REFUSED, UNREACHABLE,
+ * TIMEOUT, AUTH, VERSION, MISMATCH, NO_MEMORY, IO.
  */
 inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **comm, inspan_error_t *err);
 
-/* ---- Small messages between ranks (the step's control plane) ------------------------------------------------------- */
+/* ---- Small messages between ranks (the step's control plane)
+ * ------------------------------------------------------- */
 
 #define COMM_MESSAGE_MAX 4096
 
 /*
- * Messages overtake bulk data. The handler runs on the I/O thread, one message at a time, in order per sender; it must
- * not block. Those that arrive before a handler is set are kept (at most 64 per peer; more poison the communicator).
+ * Messages overtake bulk data. The handler runs on the I/O thread, one message at a time, in order per
+ * sender; it must not block. Those that arrive before a handler is set are kept (at most 64 per peer; more
+ * poison the communicator).
  */
 typedef void (*comm_message_fn)(void *context, uint32_t from, const void *data, size_t bytes);
 void comm_set_message_handler(inspan_comm_t *comm, comm_message_fn fn, void *context);
 
-/* Queue a copy for `to` (also oneself). Any thread, does not block. LIMIT: over 256 queued; or the poison's status. */
+/* Queue a copy for `to` (also oneself). Any thread, does not block. LIMIT: over 256 queued; or the poison's
+ * status. */
 inspan_status_t comm_message(inspan_comm_t *comm, uint32_t to, const void *data, size_t bytes);
 
 /*
- * Called once on the I/O thread when the communicator becomes poisoned (at once, by the caller, if it already is). The
- * worker session and the reducer both listen: LIMIT above 4 handlers. Removal returns when fn no longer runs.
+ * Called once on the I/O thread when the communicator becomes poisoned (at once, by the caller, if it already
+ * is). The worker session and the reducer both listen: LIMIT above 4 handlers. Removal returns when fn no
+ * longer runs.
  */
 typedef void (*comm_failure_fn)(void *context, const inspan_cause_t *cause);
 inspan_status_t comm_add_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context);
 void comm_remove_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context);
 
-/* Called on the I/O thread when op has finished (status tells how); instead of waiting. Must not block. The op is
- * released after the call. Set right after the op was started, by the thread that started it; runs at once if it is
- * already finished. */
+/* Called on the I/O thread when op has finished (status tells how); instead of waiting. Must not block. The
+ * op is released after the call. Set right after the op was started, by the thread that started it; runs at
+ * once if it is already finished. */
 typedef void (*comm_done_fn)(void *context, inspan_status_t status);
 void comm_op_on_done(inspan_op_t *op, comm_done_fn fn, void *context);
 
-/* Poison with a cause that others found (the agent was told that a node is lost): first cause wins. Any thread. */
+/* Poison with a cause that others found (the agent was told that a node is lost): first cause wins. Any
+ * thread. */
 void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause);
 
-/* ---- The sim transport: all ranks in one process, in memory, deterministic ---------------------------------------- */
+/* ---- The sim transport: all ranks in one process, in memory, deterministic
+ * ---------------------------------------- */
 
 typedef struct comm_sim comm_sim_t; /* a world of `world` ranks; events happen only inside comm_sim_run */
 
@@ -107,7 +117,8 @@ inspan_status_t comm_sim_open(uint32_t world, uint64_t seed, comm_sim_t **sim);
 void comm_sim_close(comm_sim_t *sim);
 /* The communicator of one rank of it, with the same options as comm_open (io, key, listener unused). */
 inspan_status_t comm_sim_comm(comm_sim_t *sim, const comm_options_t *options, inspan_comm_t **comm);
-/* Deliver, in an order drawn from the seed, until nothing is left to deliver or `max_events` happened; their number. */
+/* Deliver, in an order drawn from the seed, until nothing is left to deliver or `max_events` happened; their
+ * number. */
 uint64_t comm_sim_run(comm_sim_t *sim, uint64_t max_events);
 void comm_sim_crash(comm_sim_t *sim, uint32_t rank); /* its connections break, like a kill -9 */
 
