@@ -65,12 +65,18 @@ static ns_t timeout_of(const fleet_t *fleet, const fleet_node_t *node)
 
 static void look_at_node(fleet_t *fleet, fleet_node_t *node, ns_t now)
 {
-    bool attached = node->life.state == LIVENESS_ATTACHED;
+    bool attached = node->life.state == LIVENESS_ATTACHED, restored = node->life.restored;
+    /* no timeout is shorter: whose job it is need not be looked up for those that were heard of just now */
+    if (!(attached || node->life.state == LIVENESS_DISCONNECTED) || now - node->life.heard < HEARTBEATS_MIN)
+        return;
     ns_t from = attached ? node->life.heard : node->life.since;
     if (!liveness_check(&node->life, now, timeout_of(fleet, node))) return;
     char text[128];
     if (attached)
         snprintf(text, sizeof text, "agent silent for %.1f s", ns_to_s(now - from));
+    else if (restored)
+        snprintf(text, sizeof text, "its agent did not come back within %.1f s of the manager's restart",
+                 ns_to_s(now - from));
     else
         snprintf(text, sizeof text, "the connection of its agent broke %.1f s ago and it did not come back",
                  ns_to_s(now - from));

@@ -339,6 +339,8 @@ static void after_a_restart_agents_have_twice_the_jobs_timeout(void **state)
     assert_int_equal(fleet_node_at(world.fleet, 0)->life.state, LIVENESS_LOST);
     pass(10 * S, NULL, 0);
     assert_int_equal(state_of(job), CONTROL_FAILED);
+    assert_string_equal(reason_of(job),
+                        "node n0: its agent did not come back within 60.0 s of the manager's restart");
 }
 
 /* ---- Killed between two transactions ---- */
