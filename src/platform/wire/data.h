@@ -75,7 +75,8 @@ typedef enum data_type {
     DATA_BYE        /* the sender closes in order. No payload; the last frame                         */
 } data_type_t;
 
-/* Flags of a PIECE: what it is charged to. Neither: the receiver has a place for it by the schedule's promise. */
+/* Flags of a PIECE: what it is charged to. Neither: the receiver has a place for it by the schedule's
+ * promise. */
 #define DATA_EAGER  1 /* the eager budget of the pair */
 #define DATA_WINDOW 2 /* the operation's window */
 
