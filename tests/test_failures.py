@@ -109,6 +109,22 @@ def test_a_short_freeze_is_survived(running):
     assert running.train.finish(30).returncode != 0
 
 
+def test_a_patient_job_survives_what_a_patient_user_allows(inspan, cluster, job_file, text_file):
+    """The failure_timeout of the job counts, also where it is longer than the cluster's 5 s."""
+    cluster(3)
+    running = Running(inspan, job_file(JOB.replace("failure_timeout: 2s", "failure_timeout: 20s")))
+    agent = agent_of(inspan, running.ranks[1])
+    os.kill(agent, signal.SIGSTOP)
+    before = time.monotonic()
+    wait_for(lambda: time.monotonic() - before > 8, 15, "8 s have passed")
+    os.kill(agent, signal.SIGCONT)
+    step = running._job()["progress"]["step"]
+    wait_for(lambda: running._job()["progress"]["step"] > step + 5, 30, "training goes on")
+    assert running._job()["state"] == "running"
+    running.inspan.run("cancel", 1)
+    assert running.train.finish(30).returncode != 0
+
+
 def test_cancel_ends_the_job_and_frees_the_nodes(running):
     result = running.inspan.run("cancel", 1)
     assert result.returncode == 0, result.stderr
