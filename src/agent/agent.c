@@ -23,8 +23,7 @@ static const ns_t default_timeout = 5 * NS_PER_S;
 static const ns_t end_bound =
     6 * NS_PER_S; /* 2 s for SIGTERM, 2 s for SIGKILL, the rest for a slow machine */
 
-/* ---- Sending
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 void agent_send(agent_t *agent, const ProtobufCMessage *message)
 {
@@ -34,8 +33,7 @@ void agent_send(agent_t *agent, const ProtobufCMessage *message)
     if (rpc_stream_send(agent->stream, message, 0, NULL) != INSPAN_OK) rpc_stream_cancel(agent->stream);
 }
 
-/* ---- The session
- * --------------------------------------------------------------------------------------------------- */
+/* ---- The session ----------------------------------------------------------------------------- */
 
 static void on_up(agent_t *agent, link_up_t *up)
 {
@@ -175,9 +173,7 @@ static void wake_loop(void *context)
     loop_wake(((agent_t *)context)->loop);
 }
 
-/* ---- Time
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Time ------------------------------------------------------------------------------------ */
 
 static void on_last_wait(void *context)
 {
@@ -221,8 +217,7 @@ static void on_end_signal(void *context)
     begin_end(agent, EXIT_OK, reason);
 }
 
-/* ---- Opening
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static int user_error(const inspan_error_t *err)
 {

@@ -80,8 +80,7 @@ void agent_core_configure(agent_core_t *core, const char *node, const char *addr
     core->last_port = last_port;
 }
 
-/* ---- Looking
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 agent_worker_t *agent_core_each(agent_core_t *core, const agent_worker_t *worker)
 {
@@ -125,8 +124,7 @@ static bool was_here(const agent_core_t *core, uint64_t job, uint32_t rank)
     return false;
 }
 
-/* ---- Telling
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Telling --------------------------------------------------------------------------------- */
 
 static void tell(agent_core_t *core, ns_t now, agent_worker_t *worker)
 {
@@ -215,8 +213,7 @@ static void tell_unknown(agent_core_t *core, uint64_t job, uint32_t rank)
     core->actions.report(core->context, &worker);
 }
 
-/* ---- Orders
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
 /* Make room among those that only wait for their last report's delivery. */
 static bool make_room(agent_core_t *core)
@@ -394,8 +391,7 @@ void agent_core_link(agent_core_t *core, ns_t now, bool up)
     for (uint32_t i = 0; up && i < core->n_workers; i++) core->workers[i]->told_at = now;
 }
 
-/* ---- Of a worker
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Of a worker ----------------------------------------------------------------------------- */
 
 static inspan_status_t on_hello(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
                                 size_t n)
@@ -609,9 +605,7 @@ void agent_core_uploaded(agent_core_t *core, ns_t now, uint64_t serial, inspan_s
     gone_if_finished(core, now, worker);
 }
 
-/* ---- Time
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Time ------------------------------------------------------------------------------------ */
 
 static void check_silence(agent_core_t *core, ns_t now, agent_worker_t *worker)
 {

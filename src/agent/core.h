@@ -121,8 +121,7 @@ void agent_core_close(agent_core_t *core);                                    /*
 void agent_core_configure(agent_core_t *core, const char *node, const char *address, uint32_t threads,
                           uint16_t first_port, uint16_t last_port);
 
-/* ---- Events: orders of the manager
- * ------------------------------------------------------------------------------ */
+/* ---- Events: orders of the manager ----------------------------------------------------------- */
 
 /*
  * Run rank of job. shell is the core's afterwards, until release; where the job's rank is here already, it is
@@ -140,8 +139,7 @@ void agent_core_stop_all(agent_core_t *core, ns_t now, const char *reason); /* S
 /* The link to the manager came up (all in agent_core_each was just told) or went down. */
 void agent_core_link(agent_core_t *core, ns_t now, bool up);
 
-/* ---- Events: of a worker
- * ---------------------------------------------------------------------------------------- */
+/* ---- Events: of a worker --------------------------------------------------------------------- */
 
 /* By serial, so that an answer that comes after the worker is forgotten does no harm. */
 void agent_core_prepared(agent_core_t *core, ns_t now, uint64_t serial, inspan_status_t status,
@@ -160,8 +158,7 @@ void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, con
 /* Every 100 ms or so: silence, graces, held-back progress. */
 void agent_core_tick(agent_core_t *core, ns_t now);
 
-/* ---- Looking
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 /* Those to register with: NULL at the end. worker NULL: the first. */
 agent_worker_t *agent_core_each(agent_core_t *core, const agent_worker_t *worker);

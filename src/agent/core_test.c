@@ -215,8 +215,7 @@ static void exit_with(scene_t *scene, int code, int signo)
     agent_core_exited(scene->core, scene->now, scene->worker, &result);
 }
 
-/* ---- The straight way
- * ------------------------------------------------------------------------------------------ */
+/* ---- The straight way ------------------------------------------------------------------------ */
 
 static void test_done(void **state)
 {
@@ -275,8 +274,7 @@ static void test_view_before_the_worker_is_bound(void **state)
     close_scene(scene);
 }
 
-/* ---- Ends
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Ends ------------------------------------------------------------------------------------ */
 
 static void test_ends_are_told_apart(void **state)
 {
@@ -448,8 +446,7 @@ static void test_frames_that_cannot_be(void **state)
     close_scene(scene);
 }
 
-/* ---- Orders
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
 static void test_stop(void **state)
 {

@@ -60,8 +60,7 @@ void job_files_touch(const char *path)
     utimensat(AT_FDCWD, path, NULL, 0);
 }
 
-/* ---- What is kept
- * ---------------------------------------------------------------------------------------------- */
+/* ---- What is kept ---------------------------------------------------------------------------- */
 
 typedef struct kept {
     char name[64];

@@ -130,8 +130,7 @@ static void *run(void *context)
     return NULL;
 }
 
-/* ---- Which logs
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Which logs ------------------------------------------------------------------------------ */
 
 static void add_source(agent_push_t *push, uint32_t rank, worker_log_t *log, uint64_t tail_bytes)
 {

@@ -95,8 +95,7 @@ void messages_send_report(agent_t *agent, const agent_worker_t *worker)
     agent_send(agent, &up.base);
 }
 
-/* ---- Registration
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Registration ---------------------------------------------------------------------------- */
 
 typedef struct inventory_message {
     Inspan__V1__Inventory message;
@@ -214,8 +213,7 @@ void messages_send_heartbeat(agent_t *agent)
     agent_send(agent, &up.base);
 }
 
-/* ---- Orders
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
 void messages_take_view(agent_t *agent, const Inspan__V1__View *message)
 {

@@ -22,8 +22,7 @@
 
 enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8), OUTPUT_PIECE = 32768, OUTPUT_ROUNDS = 32 };
 
-/* ---- The connection
- * ---------------------------------------------------------------------------------------------- */
+/* ---- The connection -------------------------------------------------------------------------- */
 
 static void disconnect(process_t *process)
 {
@@ -142,8 +141,7 @@ static inspan_status_t listen_local(process_t *process, inspan_error_t *err)
                       &process->listener_watch, err);
 }
 
-/* ---- Output
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Output ---------------------------------------------------------------------------------- */
 
 static void close_output(process_t *process)
 {
@@ -176,8 +174,7 @@ static void on_output(void *context, bool readable, bool writable)
     if (readable) drain_output(context, OUTPUT_ROUNDS);
 }
 
-/* ---- Start and end
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Start and end --------------------------------------------------------------------------- */
 
 static void check_end(process_t *process)
 {
@@ -277,8 +274,7 @@ static inspan_status_t start_process(process_t *process, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-/* ---- Actions of the core
- * --------------------------------------------------------------------------------------------- */
+/* ---- Actions of the core --------------------------------------------------------------------- */
 
 static void act_report(void *context, const agent_worker_t *worker)
 {
@@ -363,9 +359,7 @@ static void act_release(void *context, agent_worker_t *worker)
 const agent_actions_t process_actions = {act_report, act_prepare, act_upload, act_abandon,
                                          act_spawn,  act_send,    act_signal, act_release};
 
-/* ---- Orders
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
 static void set_paths(process_t *process)
 {

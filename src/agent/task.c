@@ -33,8 +33,7 @@ struct agent_task {
     uint32_t n_results;
 };
 
-/* ---- Before the start
- * ------------------------------------------------------------------------------------------ */
+/* ---- Before the start ------------------------------------------------------------------------ */
 
 /* The file lies at the same path on every node (too large to travel): is it the same? */
 static inspan_status_t check_local(agent_task_t *task, const Inspan__V1__DataFile *file, inspan_error_t *err)
@@ -134,8 +133,7 @@ static inspan_status_t prepare(agent_task_t *task, inspan_error_t *err)
     return status;
 }
 
-/* ---- After DONE
- * -------------------------------------------------------------------------------------------------- */
+/* ---- After DONE ------------------------------------------------------------------------------ */
 
 /* Files below out/ by their path there, at most two folders deep ("step-00000200/model.safetensors"). */
 static inspan_status_t upload_folder(agent_task_t *task, const char *folder, const char *prefix, int depth,
@@ -182,8 +180,7 @@ static inspan_status_t upload(agent_task_t *task, inspan_error_t *err)
     return upload_folder(task, folder, "", 0, err);
 }
 
-/* ---- The thread
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The thread ------------------------------------------------------------------------------ */
 
 static void *run(void *context)
 {

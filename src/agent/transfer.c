@@ -105,8 +105,7 @@ static void close_stream(transfer_t *transfer, rpc_stream_t *stream)
     rpc_stream_close(stream);
 }
 
-/* ---- Hash
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Hash ------------------------------------------------------------------------------------ */
 
 inspan_status_t transfer_hash(transfer_t *transfer, const char *path, char hash[33], uint64_t *bytes,
                               inspan_error_t *err)
@@ -136,8 +135,7 @@ inspan_status_t transfer_hash(transfer_t *transfer, const char *path, char hash[
     return status;
 }
 
-/* ---- Get
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Get ------------------------------------------------------------------------------------- */
 
 static inspan_status_t receive(rpc_stream_t *stream, uint64_t bytes, os_file_writer_t *writer,
                                hash_stream_t *hash, inspan_error_t *err)
@@ -231,8 +229,7 @@ inspan_status_t transfer_get(transfer_t *transfer, const char *hash, uint64_t by
     return persist(transfer, &job, patience, err);
 }
 
-/* ---- Put
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Put ------------------------------------------------------------------------------------- */
 
 static inspan_status_t is_present(transfer_t *transfer, const job_t *job, bool *present, inspan_error_t *err)
 {

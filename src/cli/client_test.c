@@ -401,8 +401,7 @@ static void a_manager_that_stays_away_is_given_up(void **state)
     assert_non_null(strstr(err.text, "inspan job 1"));
 }
 
-/* ---- Without a manager
- * --------------------------------------------------------------------------------------------- */
+/* ---- Without a manager ----------------------------------------------------------------------- */
 
 static void summaries(void **state)
 {

@@ -53,7 +53,7 @@ struct cluster {
     child_t *children; /* (agents + 1), the manager first */
 };
 
-/* ---- Children ------------------------------------------------------------------------------------------ */
+/* ---- Children -------------------------------------------------------------------------------- */
 
 static void add_word(child_t *child, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void add_word(child_t *child, const char *format, ...)
@@ -123,7 +123,7 @@ static void describe_agent(cluster_t *cluster, const cluster_options_t *options,
     if (cluster->cores[i] > 0) add_word(child, "--cores=%.17g", cluster->cores[i]);
 }
 
-/* ---- Folder -------------------------------------------------------------------------------------------- */
+/* ---- Folder ---------------------------------------------------------------------------------- */
 
 static int lock_owner(const char *folder, int flags)
 {
@@ -185,7 +185,7 @@ static inspan_status_t make_folder(cluster_t *cluster, const char *given, inspan
     return os_mkdir_all(path, 0700, err);
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static inspan_status_t open_lab(cluster_t *cluster, const cluster_options_t *options, inspan_error_t *err)
 {
@@ -299,7 +299,7 @@ inspan_status_t cluster_open(const cluster_options_t *options, interrupt_t *inte
     return INSPAN_OK;
 }
 
-/* ---- Closing ------------------------------------------------------------------------------------------- */
+/* ---- Closing --------------------------------------------------------------------------------- */
 
 static bool all_ended(child_t *children, uint32_t n)
 {
@@ -342,7 +342,7 @@ void cluster_close(cluster_t *cluster)
     free(cluster);
 }
 
-/* ---- While it runs ------------------------------------------------------------------------------------- */
+/* ---- While it runs --------------------------------------------------------------------------- */
 
 const char *cluster_manager(const cluster_t *cluster)
 {

@@ -44,9 +44,7 @@ typedef struct figure { /* of one size, over all ranks */
     double median_s, min_s, max_s, cpu_s;
 } figure_t;
 
-/* ---- Arguments
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 static inspan_status_t parse_sizes(bench_t *bench, inspan_error_t *err)
 {
@@ -125,9 +123,7 @@ static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
     return status;
 }
 
-/* ---- Measuring
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- Measuring ------------------------------------------------------------------------------- */
 
 static inspan_status_t wait_for(inspan_comm_t *comm, inspan_status_t started, inspan_op_t *op,
                                 inspan_error_t *err)
@@ -242,9 +238,7 @@ static int print(const bench_t *bench, const figure_t *figures)
     return printed ? CLI_EXIT_OK : CLI_EXIT_CLUSTER;
 }
 
-/* ---- One rank
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- One rank -------------------------------------------------------------------------------- */
 
 /* Find the others: rank 0 is the place where all meet, unless --local made another one. */
 static inspan_status_t meet(const bench_t *bench, bench_group_t *group, inspan_error_t *err)
@@ -315,9 +309,7 @@ static int run_rank(const bench_t *bench)
     return group.rank == 0 ? print(bench, figures) : CLI_EXIT_OK;
 }
 
-/* ---- All ranks here
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- All ranks here -------------------------------------------------------------------------- */
 
 typedef struct flock {
     const bench_t *bench;

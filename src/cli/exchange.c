@@ -14,7 +14,7 @@
 #include "cli/client.h"
 #include "platform/os/os_file.h"
 
-/* ---- Reading ------------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 typedef struct source {
     const char *path;
@@ -77,7 +77,7 @@ inspan_status_t exchange_hash(const char *path, char hash[EXCHANGE_HASH_SIZE], u
     return status;
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 static inspan_status_t is_there(rpc_client_t *client, const char *hash, uint64_t bytes, bool *there,
                                 inspan_error_t *err)
@@ -145,7 +145,7 @@ inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char 
     return status;
 }
 
-/* ---- Fetching ------------------------------------------------------------------------------------------ */
+/* ---- Fetching -------------------------------------------------------------------------------- */
 
 /* Chunks until the end of the stream into the writer; the hash of all. */
 static inspan_status_t receive(rpc_stream_t *stream, uint64_t bytes, os_file_writer_t *writer, char *hash,

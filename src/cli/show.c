@@ -23,7 +23,7 @@ static json_t *hash_json(json_t *object, const char *key, uint64_t hash)
     return object;
 }
 
-/* ---- Nodes --------------------------------------------------------------------------------------------- */
+/* ---- Nodes ----------------------------------------------------------------------------------- */
 
 static json_t *gpus_json(const Inspan__V1__Inventory *inventory)
 {
@@ -133,7 +133,7 @@ void show_nodes(FILE *out, const Inspan__V1__NodeList *list)
         fputs("no node has joined yet (inspan join HOST --token T on each machine)\n", out);
 }
 
-/* ---- Jobs ---------------------------------------------------------------------------------------------- */
+/* ---- Jobs ------------------------------------------------------------------------------------ */
 
 static json_t *progress_json(const Inspan__V1__Progress *progress)
 {

@@ -12,7 +12,7 @@
 
 #define CONFIG_MAX 32768
 
-/* ---- Reading and checking ------------------------------------------------------------------------------ */
+/* ---- Reading and checking -------------------------------------------------------------------- */
 
 static inspan_status_t override(job_config_t *job, const cli_list_t *set, inspan_error_t *err)
 {
@@ -119,7 +119,7 @@ inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-/* ---- Sending ------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client, Inspan__V1__DataFile *file,
                                  char absolute[PATH_MAX], interrupt_t *interrupt, inspan_error_t *err)

@@ -136,7 +136,7 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     return out;
 }
 
-/* ---- For people ---------------------------------------------------------------------------------------- */
+/* ---- For people ------------------------------------------------------------------------------ */
 
 static void print_loss(FILE *out, const json_t *summary, const char *label, const char *first,
                        const char *last)

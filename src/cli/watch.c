@@ -67,7 +67,7 @@ void watch_format(const Inspan__V1__Progress *progress, uint64_t global_batch, c
     }
 }
 
-/* ---- Output -------------------------------------------------------------------------------------------- */
+/* ---- Output ---------------------------------------------------------------------------------- */
 
 static void end_line(watch_t *watch)
 {
@@ -115,7 +115,7 @@ static void take_event(watch_t *watch, Inspan__V1__JobEvent *event)
     if (event->text[0] != '\0') show_text(watch, event->text);
 }
 
-/* ---- The manager's coming and going -------------------------------------------------------------------- */
+/* ---- The manager's coming and going ---------------------------------------------------------- */
 
 static inspan_status_t open_stream(watch_t *watch, inspan_error_t *err)
 {

@@ -11,9 +11,7 @@
 
 #define ONE_SHOT_MOST 49152 /* bytes that a rank sends in all: below, one hop is faster than two */
 
-/* ---- Names
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size)
 {
@@ -34,9 +32,7 @@ void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_
         snprintf(text + used, size - (size_t)used, " from rank %u", call->root);
 }
 
-/* ---- Life
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t *err)
 {
@@ -177,9 +173,7 @@ void comm_wake(inspan_comm_t *comm)
     if (send) comm->transport->wake(comm->transport_self);
 }
 
-/* ---- Starting
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- Starting -------------------------------------------------------------------------------- */
 
 static sched_algorithm_t choose(const inspan_comm_t *comm, sched_collective_t collective, uint64_t bytes)
 {
@@ -288,9 +282,7 @@ inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op)
     return start(comm, SCHED_BARRIER, NULL, NULL, 0, INSPAN_FP32, INSPAN_SUM, 0, op);
 }
 
-/* ---- Finishing
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Finishing ------------------------------------------------------------------------------- */
 
 /* With the lock held: the handle is the caller's no more. */
 static void release(inspan_op_t *op)
@@ -356,9 +348,7 @@ inspan_status_t inspan_op_test(inspan_op_t *op)
     return status == INSPAN_TIMEOUT ? INSPAN_PENDING : status;
 }
 
-/* ---- Failing
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- Failing --------------------------------------------------------------------------------- */
 
 void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause)
 {
@@ -396,9 +386,7 @@ bool inspan_comm_cause(const inspan_comm_t *comm, inspan_cause_t *cause)
     return failed;
 }
 
-/* ---- Looking
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 uint32_t inspan_comm_rank(const inspan_comm_t *comm)
 {

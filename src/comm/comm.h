@@ -9,8 +9,7 @@
 
 #include "base/units.h"
 
-/* ---- The I/O thread: one per process, shared by the data plane and the agent's socket
- * --------------------------- */
+/* ---- The I/O thread: one per process, shared by the data plane and the agent's socket -------- */
 
 typedef struct comm_io comm_io_t;
 
@@ -34,8 +33,7 @@ inspan_status_t comm_io_timer(comm_io_t *io, ns_t period, bool once, comm_io_tim
                               uint32_t *timer);
 void comm_io_timer_cancel(comm_io_t *io, uint32_t timer);
 
-/* ---- Opening a communicator
- * --------------------------------------------------------------------------------------- */
+/* ---- Opening a communicator ------------------------------------------------------------------ */
 
 typedef struct comm_listener comm_listener_t;
 
@@ -72,8 +70,7 @@ typedef struct comm_options {
  */
 inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **comm, inspan_error_t *err);
 
-/* ---- Small messages between ranks (the step's control plane)
- * ------------------------------------------------------- */
+/* ---- Small messages between ranks (the step's control plane) --------------------------------- */
 
 #define COMM_MESSAGE_MAX 4096
 
@@ -108,8 +105,7 @@ void comm_op_on_done(inspan_op_t *op, comm_done_fn fn, void *context);
  * thread. */
 void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause);
 
-/* ---- The sim transport: all ranks in one process, in memory, deterministic
- * ---------------------------------------- */
+/* ---- The sim transport: all ranks in one process, in memory, deterministic ------------------- */
 
 typedef struct comm_sim comm_sim_t; /* a world of `world` ranks; events happen only inside comm_sim_run */
 

@@ -397,9 +397,7 @@ static void abort_reaches_all(void **state)
     free(buffer);
 }
 
-/* ---- Messages
- * -------------------------------------------------------------------------------------------------------------
- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 typedef struct inbox {
     uint32_t next[16]; /* number expected from each rank */
@@ -469,8 +467,7 @@ static void messages(void **state)
     }
 }
 
-/* ---- Arguments, limits, callbacks
- * --------------------------------------------------------------------------------------- */
+/* ---- Arguments, limits, callbacks ------------------------------------------------------------ */
 
 static void arguments(void **state)
 {

@@ -26,8 +26,7 @@ static void mark_all(inspan_comm_t *comm)
     for (uint32_t peer = 0; peer < comm->world; peer++) exec_mark(comm, peer);
 }
 
-/* ---- Operations of a schedule
- * ------------------------------------------------------------------------------------------- */
+/* ---- Operations of a schedule ---------------------------------------------------------------- */
 
 /* All that op waited for has finished. */
 static void may_start(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
@@ -126,8 +125,7 @@ static uint64_t work_on(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
     return bytes;
 }
 
-/* ---- Runs: begin, end
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Runs: begin, end ------------------------------------------------------------------------ */
 
 /* Open windows for the oldest operations. */
 static void open_windows(inspan_comm_t *comm)
@@ -298,9 +296,7 @@ static void begin_waiting(inspan_comm_t *comm)
     }
 }
 
-/* ---- The pump
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- The pump -------------------------------------------------------------------------------- */
 
 /* The oldest run that has work, or NULL. */
 static comm_run_t *next_work(inspan_comm_t *comm)
@@ -345,9 +341,7 @@ static void pump(inspan_comm_t *comm)
     }
 }
 
-/* ---- Entry points
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- Entry points ---------------------------------------------------------------------------- */
 
 static void begin_closing(inspan_comm_t *comm)
 {

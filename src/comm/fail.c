@@ -110,9 +110,7 @@ void fail_protocol(inspan_comm_t *comm, uint32_t peer, const char *what)
     comm->transport->drop(comm->transport_self, peer);
 }
 
-/* ---- Listeners
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Listeners ------------------------------------------------------------------------------- */
 
 /* The next one that was not told yet, marked as told; its fn is NULL if there is none. */
 static failure_listener_t next_listener(inspan_comm_t *comm)

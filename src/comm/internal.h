@@ -53,8 +53,7 @@ _Static_assert((COMM_RING & (COMM_RING - 1)) == 0 && COMM_RING > COMM_MAX_OPS + 
 _Static_assert(DATA_PIECE_MAX % COMM_PAGE == 0 && COMM_PAGE % 8 == 0,
                "pieces end at pages, pages at elements");
 
-/* ---- Transport: byte streams to each peer. All on the I/O thread but wake
- * ------------------------------------------- */
+/* ---- Transport: byte streams to each peer. All on the I/O thread but wake -------------------- */
 
 typedef struct comm_transport {
     /* Bytes taken or got; 0: none now; -1: the stream is broken, errno tells (0: the peer closed it). */
@@ -74,8 +73,7 @@ typedef struct comm_transport {
     bool blocking;             /* inspan_op_wait may sleep: somebody else runs the I/O thread */
 } comm_transport_t;
 
-/* ---- Plans and runs
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Plans and runs -------------------------------------------------------------------------- */
 
 typedef struct comm_run comm_run_t;
 
@@ -128,9 +126,7 @@ struct comm_run {
     uint64_t *uncovered; /* (world) staged bytes for which no credit was told yet */
 };
 
-/* ---- Handles
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
 typedef enum op_state { OP_FREE, OP_PENDING, OP_DONE } op_state_t;
 
@@ -144,9 +140,7 @@ struct inspan_op {
     inspan_op_t *next_free;
 };
 
-/* ---- Peers
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Peers ----------------------------------------------------------------------------------- */
 
 typedef struct comm_message_node {
     struct comm_message_node *next;
@@ -241,9 +235,7 @@ typedef struct comm_peer {
     tx_t tx;
 } comm_peer_t;
 
-/* ---- The communicator
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- The communicator ------------------------------------------------------------------------ */
 
 typedef struct page {
     uint32_t next;

@@ -38,8 +38,7 @@ static bool is_recv(const sched_op_t *op)
     return op->kind == SCHED_RECV || op->kind == SCHED_RECV_REDUCE;
 }
 
-/* ---- Building
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Building -------------------------------------------------------------------------------- */
 
 static void plan_free(comm_plan_t *plan)
 {
@@ -177,9 +176,7 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
     return INSPAN_OK;
 }
 
-/* ---- Cache
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Cache ----------------------------------------------------------------------------------- */
 
 static bool same_call(const data_call_t *a, const data_call_t *b)
 {
@@ -246,9 +243,7 @@ void plan_free_all(inspan_comm_t *comm)
     comm->n_plans = 0;
 }
 
-/* ---- Runs
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 static size_t carve(size_t *used, size_t bytes)
 {

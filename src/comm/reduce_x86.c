@@ -44,9 +44,7 @@
         [INSPAN_INT64] = {set##_int64_sum, set##_int64_min, set##_int64_max},                                \
     }
 
-/* ---- AVX2
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- AVX2 ------------------------------------------------------------------------------------ */
 
 /* Take b where it is smaller (greater), or a NaN: see MIN of the scalar kernels. */
 #define PS_PICK(a, b, compare)                                                                               \
@@ -142,8 +140,7 @@ KERNELS(AVX2, avx2, int64, reduce_u64_t, 4, __m256i, avx2_load, avx2_store, _mm2
 
 const reduce_table_t reduce_avx2 = TABLE(avx2);
 
-/* ---- AVX-512F
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- AVX-512F -------------------------------------------------------------------------------- */
 
 #define PS512_PICK(a, b, compare)                                                                            \
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask(b, a, compare) | _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), a, b)

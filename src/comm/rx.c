@@ -38,8 +38,7 @@ static uint8_t rx_charge(const rx_t *rx)
     return rx->frame.flags;
 }
 
-/* ---- The start of a piece
- * --------------------------------------------------------------------------------------------------- */
+/* ---- The start of a piece -------------------------------------------------------------------- */
 
 static early_t *find_early(comm_peer_t *p, const data_frame_t *frame)
 {
@@ -125,8 +124,7 @@ static void begin_piece(inspan_comm_t *comm, uint32_t peer)
     if (!take_pages(comm, rx)) fail_protocol(comm, peer, "more data than there are places for");
 }
 
-/* ---- The end of a frame
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- The end of a frame ---------------------------------------------------------------------- */
 
 /* A staged piece is whole: to the transfer it belongs to. */
 static void end_staged(inspan_comm_t *comm, uint32_t peer)
@@ -280,9 +278,7 @@ static void begin_frame(inspan_comm_t *comm, uint32_t peer)
     if (!p->gone && rx->left == 0) end_frame(comm, peer);
 }
 
-/* ---- Bytes
- * -----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Bytes ----------------------------------------------------------------------------------- */
 
 /* Where the rest of the payload goes: segments, at most RX_PIECE_PAGES. */
 static int payload_space(inspan_comm_t *comm, rx_t *rx, struct iovec *iov)

@@ -104,9 +104,7 @@ static void queue_control(inspan_comm_t *comm, uint32_t peer)
     tx->control_busy = true;
 }
 
-/* ---- Pieces
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Pieces ---------------------------------------------------------------------------------- */
 
 /* First SEND to the peer in this bitmap of the run, or COMM_NONE. */
 static uint32_t first_ready(const comm_run_t *run, uint32_t peer, int staged)
@@ -196,9 +194,7 @@ static void queue_pieces(inspan_comm_t *comm, uint32_t peer)
     }
 }
 
-/* ---- Bytes
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Bytes ----------------------------------------------------------------------------------- */
 
 static int build_iov(tx_t *tx, struct iovec *iov)
 {

@@ -78,7 +78,8 @@ static inspan_status_t run_step(plan_t *plan, inspan_ddp_t *ddp, inspan_comm_t *
         bool last = micro_batch == 1, empty = rank == plan->empty_rank;
         if (last) status = inspan_ddp_seal(ddp, samples_of(plan, rank), err);
         if (status != INSPAN_OK) return status;
-        for (uint32_t p = N_PARAMS; !empty && p-- > 0;) {
+        for (uint32_t done = 0; !empty && done < N_PARAMS; done++) {
+            const uint32_t p = N_PARAMS - 1 - done; /* as backward does */
             for (uint64_t i = 0; i < counts[p]; i++)
                 add(plan->dtype, inspan_ddp_local(ddp, p), i, gradient_of(rank, step, p, i));
             if (last && rank == 1 && step == plan->break_step && p == 2) break; /* gives up in mid-backward */
@@ -102,14 +103,14 @@ static void run_rank(inspan_comm_t *comm, uint32_t rank, void *context)
     inspan_parameter_t parameters[N_PARAMS];
     char names[N_PARAMS][16];
     uint64_t shapes[N_PARAMS][2];
-    double *weights = calloc(70001, sizeof *weights);
+    void *weights = calloc(70001, sizeof(double)); /* enough for either dtype */
     for (uint32_t p = 0; p < N_PARAMS; p++) {
         snprintf(names[p], sizeof names[p], "layer.%u", p);
         shapes[p][0] = counts[p];
         shapes[p][1] = 1;
         parameters[p] = (inspan_parameter_t){names[p], counts[p], 2, shapes[p], weights};
     }
-    if (plan->change != NULL) plan->change(rank, parameters, (float *)weights);
+    if (plan->change != NULL) plan->change(rank, parameters, weights);
     inspan_ddp_t *ddp = NULL;
     inspan_ddp_options_t options = {plan->dtype, plan->bucket_bytes, 20 * NS_PER_S};
     uint32_t n = plan->n_params[rank] ? plan->n_params[rank] : N_PARAMS;

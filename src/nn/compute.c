@@ -24,7 +24,7 @@ void REAL(compute_init)(compute_t *c, const nn_model_t *model, size_t sums, aren
 #endif
 }
 
-/* ---- Division over threads ----------------------------------------------------------------------------- */
+/* ---- Division over threads ------------------------------------------------------------------- */
 
 typedef struct matmul {
     const compute_t *c;
@@ -108,7 +108,7 @@ void REAL(compute_rows)(const compute_t *c, size_t rows, size_t grain, REAL(comp
     }
 }
 
-/* ---- Linear -------------------------------------------------------------------------------------------- */
+/* ---- Linear ---------------------------------------------------------------------------------- */
 
 void REAL(linear_forward)(const compute_t *c, size_t rows, size_t in, size_t out, const real_t *x,
                           const real_t *w, real_t beta, real_t *y)
@@ -128,7 +128,7 @@ void REAL(linear_backward_input)(const compute_t *c, size_t rows, size_t in, siz
     REAL(compute_matmul)(c, false, true, rows, in, out, dy, out, w, out, 0, dx, in);
 }
 
-/* ---- Element-wise: each thread has its rows ------------------------------------------------------------ */
+/* ---- Element-wise: each thread has its rows -------------------------------------------------- */
 
 #define PART(name)                                                                                           \
     static void name(const compute_t *c, void *context, size_t first, size_t end, uint32_t thread,           \

@@ -45,7 +45,7 @@ typedef void (*REAL(compute_part_t))(const compute_t *c, void *context, size_t f
 void REAL(compute_rows)(const compute_t *c, size_t rows, size_t grain, REAL(compute_part_t) part,
                         void *context, real_t *a, size_t n_a, real_t *b, size_t n_b);
 
-/* ---- Layers -------------------------------------------------------------------------------------------- */
+/* ---- Layers ---------------------------------------------------------------------------------- */
 
 /* y = x w + beta y; biases apart, as they fuse with what follows. */
 void REAL(linear_forward)(const compute_t *c, size_t rows, size_t in, size_t out, const real_t *x,

@@ -88,7 +88,7 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     conv->logits = arena_take(arena, n, (uint64_t)config->classes * sizeof(real_t));
 }
 
-/* ---- One stage over images [first, end) ---------------------------------------------------------------- */
+/* ---- One stage over images [first, end) ------------------------------------------------------ */
 
 typedef struct stage_job {
     const conv_t *conv;
@@ -135,7 +135,7 @@ static void stage_backward(const compute_t *c, void *context, size_t first, size
     }
 }
 
-/* ---- Passes -------------------------------------------------------------------------------------------- */
+/* ---- Passes ---------------------------------------------------------------------------------- */
 
 static stage_job_t stage_job(const nn_model_t *model, const nn_batch_t *batch, uint32_t i)
 {

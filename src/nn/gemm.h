@@ -37,7 +37,7 @@ const gemm_choice_t *gemm_choose(void); /* Any thread; blocks for about a tenth 
  * one). */
 void gemm_enter_thread(void);
 
-/* ---- Parts, for the tests ------------------------------------------------------------------------------ */
+/* ---- Parts, for the tests -------------------------------------------------------------------- */
 
 typedef struct gemm_candidate {
     char name[48];

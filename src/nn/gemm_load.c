@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "nn/gemm.h"
 
-/* ---- oneDNN -------------------------------------------------------------------------------------------- */
+/* ---- oneDNN ---------------------------------------------------------------------------------- */
 
 static __typeof__(&dnnl_sgemm) onednn_sgemm; /* set once by gemm_load, before any use */
 static void (*onednn_set_threads)(int);
@@ -57,7 +57,7 @@ static bool load_onednn(nn_isa_t isa, gemm_candidate_t *candidate)
     return true; /* stays loaded until the process ends */
 }
 
-/* ---- OpenBLAS ------------------------------------------------------------------------------------------ */
+/* ---- OpenBLAS -------------------------------------------------------------------------------- */
 
 enum {
     CBLAS_ROW_MAJOR = 101,
@@ -152,7 +152,7 @@ static bool load_openblas(nn_isa_t isa, gemm_candidate_t *candidate)
     return true;
 }
 
-/* ---- All ----------------------------------------------------------------------------------------------- */
+/* ---- All ------------------------------------------------------------------------------------- */
 
 size_t gemm_load(nn_isa_t isa, gemm_candidate_t candidates[GEMM_CANDIDATES])
 {

@@ -52,7 +52,7 @@ static void test_builtin_at_block_edges(void **state)
     free(a), free(b), free(c);
 }
 
-/* ---- Planted faults ------------------------------------------------------------------------------------ */
+/* ---- Planted faults -------------------------------------------------------------------------- */
 
 #define SIGNATURE                                                                                            \
     bool ta, bool tb, size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda, const float *b, \
@@ -135,7 +135,7 @@ static void test_planted_faults_are_found(void **state)
     }
 }
 
-/* ---- Loading ------------------------------------------------------------------------------------------- */
+/* ---- Loading --------------------------------------------------------------------------------- */
 
 static int count_threads(void)
 {

@@ -56,7 +56,7 @@ static size_t state_bytes(const nn_model_config_t *config)
     return sizeof(gpt_t) + config->layers * sizeof(layer_t);
 }
 
-/* ---- Layout -------------------------------------------------------------------------------------------- */
+/* ---- Layout ---------------------------------------------------------------------------------- */
 
 static void register_params(nn_model_t *model, arena_t *weights)
 {
@@ -131,7 +131,7 @@ static void layout(nn_model_t *model, arena_t *weights, arena_t *arena)
     gpt->dnarrow = arena_take(arena, n, c * sizeof(real_t));
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 static const real_t *weight(const nn_model_t *model, uint32_t index)
 {
@@ -225,7 +225,7 @@ static void next(nn_model_t *model, uint32_t n, double *logits)
     for (size_t i = 0; i < vocabulary; i++) logits[i] = (double)gpt->logits[i];
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------ */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* Logits, losses, their gradient; dnarrow = d lnf; the embedding's gradient gets the output layer's share. */
 static void backward_output(nn_model_t *model, const model_pass_t *pass, size_t n)

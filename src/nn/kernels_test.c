@@ -62,7 +62,7 @@ static void over_all(check_t check)
         for (size_t i = 0; i < N_WIDTHS; i++) check(REAL(kernels_get)((nn_isa_t)isa), WIDTHS[i]);
 }
 
-/* ---- References ---------------------------------------------------------------------------------------- */
+/* ---- References ------------------------------------------------------------------------------ */
 
 static double gelu(double x)
 {

@@ -29,7 +29,7 @@ typedef struct layer {
 
 static json_t *figures;
 
-/* ---- The layers, in the sizes of the figures ----------------------------------------------------------- */
+/* ---- The layers, in the sizes of the figures ------------------------------------------------- */
 
 enum { L_ROWS = 5, L_IN = 7, L_OUT = 9 };
 
@@ -198,7 +198,7 @@ static const layer_t LAYERS[] = {
      conv_back}};
 #define N_LAYERS (sizeof LAYERS / sizeof LAYERS[0])
 
-/* ---- Harness ------------------------------------------------------------------------------------------- */
+/* ---- Harness --------------------------------------------------------------------------------- */
 
 typedef struct bench {
     nn_model_t model; /* only pool and threads are in use */

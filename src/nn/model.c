@@ -11,7 +11,7 @@
 
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
-/* ---- What a config may say ----------------------------------------------------------------------------- */
+/* ---- What a config may say ------------------------------------------------------------------- */
 
 typedef struct field {
     const char *name;
@@ -104,7 +104,7 @@ static inspan_status_t check_config(const nn_model_config_t *config, uint32_t mi
     return status == INSPAN_OK ? check_batch_size(config, micro_batch, err) : status;
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 void model_param(nn_model_t *model, arena_t *weights, init_rule_t rule, uint32_t n_dims,
                  const uint64_t *shape, const char *name, ...)
@@ -265,7 +265,7 @@ const nn_model_config_t *nn_model_config(const nn_model_t *model)
     return &model->config;
 }
 
-/* ---- Passes -------------------------------------------------------------------------------------------- */
+/* ---- Passes ---------------------------------------------------------------------------------- */
 
 static inspan_status_t take_tokens(nn_model_t *model, const nn_batch_t *batch, inspan_error_t *err)
 {

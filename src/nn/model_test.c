@@ -16,7 +16,7 @@
 
 #define MOST_PARAMS 128
 
-/* ---- Models and data of the tests ---------------------------------------------------------------------- */
+/* ---- Models and data of the tests ------------------------------------------------------------ */
 
 static const nn_model_config_t GPT = {.kind = NN_GPT,
                                       .dtype = NN_FP64,
@@ -166,7 +166,7 @@ static double distance(const fixture_t *a, const fixture_t *b)
     return sqrt(difference / size);
 }
 
-/* ---- Gradients ----------------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 /* Central differences at up to 24 places of each parameter. */
 static void check_gradient(fixture_t *f, const char *name, uint32_t samples)
@@ -304,7 +304,7 @@ static void test_instruction_sets_agree(void **state)
     }
 }
 
-/* ---- Ready callbacks ----------------------------------------------------------------------------------- */
+/* ---- Ready callbacks ------------------------------------------------------------------------- */
 
 typedef struct readiness {
     fixture_t *f;
@@ -346,7 +346,7 @@ static void test_ready_once_and_final(void **state)
     }
 }
 
-/* ---- Bounds -------------------------------------------------------------------------------------------- */
+/* ---- Bounds ---------------------------------------------------------------------------------- */
 
 static void expect_invalid(fixture_t *f, const nn_batch_t *batch, const char *text)
 {
@@ -490,7 +490,7 @@ static void test_memory_estimate(void **state)
     }
 }
 
-/* ---- The rest ------------------------------------------------------------------------------------------ */
+/* ---- The rest -------------------------------------------------------------------------------- */
 
 static void test_initial_weights(void **state)
 {

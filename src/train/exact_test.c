@@ -28,8 +28,7 @@ enum { WORLD_MAX = 5, STEPS_MAX = 64, COUNT_FROM = 9 };
 static char folder[64];
 static inspan_error_t err;
 
-/* ---- A world of threads
- * ---------------------------------------------------------------------- */
+/* ---- A world of threads ---------------------------------------------------------------------- */
 
 typedef struct outcome {
     inspan_status_t status;
@@ -209,9 +208,7 @@ static void free_world(world_t *world)
     memset(world, 0, sizeof *world);
 }
 
-/* ---- Jobs
- * ------------------------------------------------------------------------------------
- */
+/* ---- Jobs ------------------------------------------------------------------------------------ */
 
 static void put(const char *name, const void *bytes, size_t n)
 {
@@ -303,8 +300,7 @@ static job_config_t job_of(const char *kind, const char *dtype, const char *opti
     return job;
 }
 
-/* ---- The same result
- * ------------------------------------------------------------------------- */
+/* ---- The same result ------------------------------------------------------------------------- */
 
 static double relative(const double *a, const double *b, size_t n)
 {
@@ -506,9 +502,7 @@ static void the_model_is_saved_once_and_for_all(void **state)
     free_world(&world);
 }
 
-/* ---- Failures
- * --------------------------------------------------------------------------------
- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 static bool cancel_rank_one(const rank_t *rank)
 {

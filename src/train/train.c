@@ -82,7 +82,8 @@ int train_worker_main(const char *folder)
     job_config_t job;
     inspan_worker_t *worker = NULL;
     char *summary = NULL;
-    /* The agent that drains our output may die first: then a print fails, and the session says why it ends. */
+    /* The agent that drains our output may die first: then a print fails, and the session says why it ends.
+     */
     signal(SIGPIPE, SIG_IGN);
     nn_gemm_report(); /* chooses before there are threads */
     /* A job file that cannot be read is told to the agent, so the session comes first. */

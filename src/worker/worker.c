@@ -78,8 +78,7 @@ struct inspan_worker {
     local_end_t received;
 };
 
-/* ---- Sending (mutex held)
- * ---------------------------------------------------------------------------------------- */
+/* ---- Sending (mutex held) -------------------------------------------------------------------- */
 
 static void flush(inspan_worker_t *worker)
 {
@@ -171,8 +170,7 @@ static void say_end(inspan_worker_t *worker, inspan_status_t status, const inspa
     send_end(worker);
 }
 
-/* ---- The communicator's failure
- * ------------------------------------------------------------------------------------ */
+/* ---- The communicator's failure -------------------------------------------------------------- */
 
 static void on_comm_failure(void *context, const inspan_cause_t *cause)
 {
@@ -188,8 +186,7 @@ static void poison(inspan_comm_t *comm, const inspan_cause_t *cause)
     if (comm != NULL) comm_poison(comm, cause);
 }
 
-/* ---- Receiving (I/O thread)
- * ------------------------------------------------------------------------------------------ */
+/* ---- Receiving (I/O thread) ------------------------------------------------------------------ */
 
 static void on_welcome(inspan_worker_t *worker, const uint8_t *body, size_t n)
 {
@@ -321,8 +318,7 @@ static void on_socket(void *context, uint32_t events)
     if (got <= 0 || !take_frames(worker)) drop_connection(worker);
 }
 
-/* ---- Connecting, ticking (I/O thread; the first connect: the user's)
- * ------------------------------------------------ */
+/* ---- Connecting, ticking (I/O thread; the first connect: the user's) ------------------------- */
 
 static int connect_to(const char *path)
 {
@@ -390,9 +386,7 @@ static void on_timer(void *context, ns_t now)
     if (fd >= 0) adopt(worker, fd);
 }
 
-/* ---- Opening
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 /* Wait until *flag is set, or what ends all waiting comes. */
 static inspan_status_t wait_for(inspan_worker_t *worker, const bool *flag, ns_t bound, const char *what,
@@ -559,8 +553,7 @@ inspan_status_t worker_open_at(const char *path, inspan_worker_t **out, inspan_e
     return status;
 }
 
-/* ---- The public calls
- * ------------------------------------------------------------------------------------------------- */
+/* ---- The public calls ------------------------------------------------------------------------ */
 
 inspan_status_t inspan_worker_open(inspan_worker_t **worker, inspan_error_t *err)
 {

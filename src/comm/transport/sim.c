@@ -192,9 +192,7 @@ inspan_status_t comm_sim_comm(comm_sim_t *sim, const comm_options_t *options, in
     return status;
 }
 
-/* ---- Events
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static bool alive(const sim_rank_t *rank)
 {

@@ -126,9 +126,7 @@ static void sim_close(world_t *world)
 
 static const harness_t harness = {"comm over sim", sim_open, sim_close};
 
-/* ---- Only here
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Only here ------------------------------------------------------------------------------- */
 
 /* One all-reduce of a world; how many events it took. Ranks start it at times that the seed decides. */
 static uint64_t history(uint64_t of, uint32_t n, inspan_schedule_t schedule, uint64_t crash_after,

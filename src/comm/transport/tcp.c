@@ -266,7 +266,7 @@ inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **out, in
     return INSPAN_OK;
 }
 
-/* ---- Listening ---------------------------------------------------------------------------------- */
+/* ---- Listening ------------------------------------------------------------------------------- */
 
 inspan_status_t comm_listen(uint16_t first_port, uint16_t last_port, comm_listener_t **out, uint16_t *port,
                             inspan_error_t *err)

@@ -151,9 +151,7 @@ static void tcp_close(world_t *world)
     free(world->self);
 }
 
-/* ---- Opening
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 /* Open n ranks with options that spoil() has changed; all must fail, rank 0's text must contain `text`. */
 static void must_fail(uint32_t n, void (*spoil)(open_all_t *), inspan_status_t status, const char *text)
@@ -360,9 +358,7 @@ static void late_members(void **state)
     net_close(&net, 3);
 }
 
-/* ---- Waiting
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 static void waiting_costs_no_cpu(void **state)
 {
@@ -414,9 +410,7 @@ static void steady_state_allocates_nothing(void **state)
     tcp_close(&world);
 }
 
-/* ---- Processes
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Processes ------------------------------------------------------------------------------- */
 
 enum { PROCS = 4 };
 

@@ -11,8 +11,7 @@ const char *sched_algorithm_name(sched_algorithm_t algorithm)
     return (unsigned)algorithm < SCHED_ALGORITHMS ? algorithm_names[algorithm] : "unknown";
 }
 
-/* ---- Chunks
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Chunks ---------------------------------------------------------------------------------- */
 
 /* At most this many elements in a chunk: whole lines of 64 bytes where one fits. */
 static uint64_t chunk_elements(const sched_request_t *request)
@@ -113,8 +112,7 @@ void builder_chunks_interleave(builder_t *builder)
     schedule->chunks = merged;
 }
 
-/* ---- Operations
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Operations ------------------------------------------------------------------------------ */
 
 static uint32_t push(builder_t *builder, sched_op_t op)
 {
@@ -190,8 +188,7 @@ uint32_t builder_gather_sum(builder_t *builder, uint32_t chunk)
     return last;
 }
 
-/* ---- The way in
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The way in ------------------------------------------------------------------------------ */
 
 static const builder_fn builders[SCHED_BARRIER + 1][SCHED_ALGORITHMS] = {
     [SCHED_ALLREDUCE] = {[SCHED_ONE_SHOT] = build_one_shot_allreduce,

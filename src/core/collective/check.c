@@ -53,8 +53,7 @@ inspan_status_t check_fault(const checker_t *checker, uint64_t number, const cha
         rank, number - checker->base[rank], kind, peer, op->chunk, chunk->first, chunk->count, op->tag, text);
 }
 
-/* ---- Form
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Form ------------------------------------------------------------------------------------ */
 
 static int by_first(const void *a, const void *b)
 {
@@ -144,8 +143,7 @@ static inspan_status_t check_form(const checker_t *checker, uint64_t number)
     return INSPAN_OK;
 }
 
-/* ---- Pairing
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Pairing --------------------------------------------------------------------------------- */
 
 static inspan_status_t check_pairs(checker_t *checker)
 {
@@ -160,8 +158,7 @@ static inspan_status_t check_pairs(checker_t *checker)
                        op->kind == SCHED_SEND ? "receive" : "send", op->peer);
 }
 
-/* ---- The way in
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The way in ------------------------------------------------------------------------------ */
 
 static inspan_status_t check_all(checker_t *checker)
 {

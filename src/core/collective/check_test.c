@@ -111,8 +111,7 @@ static void many_ranks_are_proved(void **state)
             }
 }
 
-/* ---- Faults of one operation
- * ----------------------------------------------------------------------------------------- */
+/* ---- Faults of one operation ----------------------------------------------------------------- */
 
 /* Spoil operation i of schedule; false: this one cannot be spoilt in this way. */
 typedef bool (*spoil_fn)(schedule_t *schedule, uint32_t i);
@@ -389,8 +388,7 @@ static void every_planted_fault_is_found(void **state)
         if (planted[f] < 10) fail_msg("%s: planted only %u times", spoils[f].name, planted[f]);
 }
 
-/* ---- Faults of several operations
- * ------------------------------------------------------------------------------------ */
+/* ---- Faults of several operations ------------------------------------------------------------ */
 
 static void must_fault(schedule_t **ranks, uint32_t world, const char *text)
 {

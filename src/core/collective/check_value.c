@@ -38,9 +38,7 @@ typedef struct values {
     bool memory;           /* false: an allocation failed */
 } values_t;
 
-/* ---- Trees
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- Trees ----------------------------------------------------------------------------------- */
 
 static uint64_t *members_of(const values_t *values, uint32_t tree)
 {
@@ -97,8 +95,7 @@ static uint32_t missing(const values_t *values, uint32_t tree)
     return NO_TREE;
 }
 
-/* ---- Memory of the ranks
- * ------------------------------------------------------------------------------------------- */
+/* ---- Memory of the ranks --------------------------------------------------------------------- */
 
 static uint32_t read_in(const values_t *values, uint32_t rank, uint32_t chunk)
 {
@@ -142,9 +139,7 @@ static void write_value(values_t *values, uint32_t rank, const sched_op_t *op, u
     if (!VEC_PUSH(&values->tmp[rank], (place_t){first, count, op->chunk, tree})) values->memory = false;
 }
 
-/* ---- Running
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Running --------------------------------------------------------------------------------- */
 
 static inspan_status_t run_op(values_t *values, uint64_t number)
 {

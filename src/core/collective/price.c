@@ -73,9 +73,7 @@ static double bytes_of(const price_t *price, uint64_t op)
     return (double)price->ranks[0]->chunks[op_at(price, op)->chunk].count * price->element_size;
 }
 
-/* ---- Events
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static bool earlier(const event_t *a, const event_t *b)
 {
@@ -120,9 +118,7 @@ static void work(price_t *price, uint64_t op, double seconds, event_kind_t then)
     push_event(price, *busy, then, op);
 }
 
-/* ---- Lanes
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- Lanes ----------------------------------------------------------------------------------- */
 
 /* Put the lane's next posted send on the wire; false: there is none. */
 static bool load_lane(price_t *price, lane_t *lane)
@@ -207,8 +203,7 @@ static void move(price_t *price, double seconds)
     price->n_active = kept;
 }
 
-/* ---- Operations
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Operations ------------------------------------------------------------------------------ */
 
 static void start(price_t *price, uint64_t op)
 {
@@ -267,8 +262,7 @@ static inspan_status_t run(price_t *price)
     return price->memory ? INSPAN_OK : INSPAN_NO_MEMORY;
 }
 
-/* ---- Setting up
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Setting up ------------------------------------------------------------------------------ */
 
 static bool valid(const schedule_t *const *ranks, uint32_t element_size, const link_model_t *links)
 {

@@ -77,8 +77,7 @@ static void read_identity(const char *root, inventory_t *inventory)
     free(release);
 }
 
-/* ---- Processor
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Processor ------------------------------------------------------------------------------- */
 
 /* x86 names first, then Arm's; in the order in which they are listed to people. */
 static const char *const known_sets[] = {
@@ -134,8 +133,7 @@ uint32_t inventory_threads(double usable_cores)
     return usable_cores >= 2 - 1e-6 ? (uint32_t)floor(usable_cores + 1e-6) : 1;
 }
 
-/* ---- Memory, disk
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Memory, disk ---------------------------------------------------------------------------- */
 
 static void read_memory(const char *root, uint64_t *total, uint64_t *available)
 {
@@ -153,8 +151,7 @@ static void read_memory(const char *root, uint64_t *total, uint64_t *available)
     if (left < *available) *available = left;
 }
 
-/* ---- All of it
- * ------------------------------------------------------------------------------------------------ */
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 void inventory_read(const char *root, const char *folder, inventory_t *inventory)
 {
@@ -169,8 +166,7 @@ void inventory_read(const char *root, const char *folder, inventory_t *inventory
     inventory_read_battery(root, inventory);
 }
 
-/* ---- Vitals
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Vitals ---------------------------------------------------------------------------------- */
 
 static double read_mhz(const char *root)
 {

@@ -31,8 +31,7 @@ static void each_entry(const char *root, const char *path, entry_fn fn, inventor
     free(entries);
 }
 
-/* ---- GPUs
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- GPUs ------------------------------------------------------------------------------------ */
 
 static inventory_gpu_t *new_gpu(inventory_t *inventory)
 {
@@ -146,8 +145,7 @@ void inventory_read_gpus(const char *root, inventory_t *inventory)
     each_entry(root, "/sys/class/drm", add_drm_card, inventory);
 }
 
-/* ---- Interfaces
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Interfaces ------------------------------------------------------------------------------ */
 
 static inventory_interface_t *interface_named(inventory_t *inventory, const char *name, const char *root)
 {
@@ -200,8 +198,7 @@ void inventory_read_interfaces(const char *root, inventory_t *inventory)
     freeifaddrs(all);
 }
 
-/* ---- Battery
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Battery --------------------------------------------------------------------------------- */
 
 /* Batteries of mice and keyboards have scope Device. On battery: one that supplies the machine is being
  * emptied. */

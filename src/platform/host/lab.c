@@ -27,7 +27,7 @@ struct lab {
     char (*where)[LAB_PATH_SIZE * 2]; /* (machines) */
 };
 
-/* ---- What the user writes ------------------------------------------------------------------------------ */
+/* ---- What the user writes -------------------------------------------------------------------- */
 
 /* The next item of a comma-separated list, or the only one again; false: malformed or at its end. */
 static bool next_item(const char **at, const char *text, uint32_t i, char *item, size_t size)
@@ -91,7 +91,7 @@ inspan_status_t lab_parse_links(const char *text, uint32_t machines, lab_link_t 
     return status;
 }
 
-/* ---- Locks and leftovers ------------------------------------------------------------------------------- */
+/* ---- Locks and leftovers --------------------------------------------------------------------- */
 
 /* Lock LAB_FOLDER/name without waiting; -1 with errno, EWOULDBLOCK if another holds it. */
 static int lock_file(const char *name)
@@ -166,7 +166,7 @@ static void remove_leftovers(void)
     closedir(folder);
 }
 
-/* ---- Open, close, enter -------------------------------------------------------------------------------- */
+/* ---- Open, close, enter ---------------------------------------------------------------------- */
 
 static bool has_capability(unsigned bit)
 {

@@ -31,7 +31,7 @@ void lab_namespace_name(const char *tag, uint32_t machine, char name[LAB_NAME_SI
     snprintf(name, LAB_NAME_SIZE, "inspan-%s-%u", tag, machine);
 }
 
-/* ---- A free subnet ------------------------------------------------------------------------------------- */
+/* ---- A free subnet --------------------------------------------------------------------------- */
 
 static bool taken_by_interface(uint32_t subnet)
 {
@@ -75,7 +75,7 @@ static inspan_status_t free_subnet(uint32_t *subnet, inspan_error_t *err)
                      "there already");
 }
 
-/* ---- Building ------------------------------------------------------------------------------------------ */
+/* ---- Building -------------------------------------------------------------------------------- */
 
 static const char *dotted(uint32_t address, char text[24], const char *suffix)
 {
@@ -134,7 +134,7 @@ inspan_status_t lab_net_open(const char *tag, uint32_t machines, const lab_link_
     return status;
 }
 
-/* ---- Removing ------------------------------------------------------------------------------------------ */
+/* ---- Removing -------------------------------------------------------------------------------- */
 
 typedef struct inside {
     dev_t device;

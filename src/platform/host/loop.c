@@ -95,8 +95,7 @@ void loop_wake(loop_t *loop)
     uv_async_send(&loop->async);
 }
 
-/* ---- Descriptors
- * ----------------------------------------------------------------------------------------------- */
+/* ---- Descriptors ----------------------------------------------------------------------------- */
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
@@ -137,8 +136,7 @@ void loop_unwatch(loop_watch_t *watch)
     if (watch != NULL) uv_close((uv_handle_t *)&watch->poll, on_closed); /* stops at once: fd may be closed */
 }
 
-/* ---- Timers, signals
- * ------------------------------------------------------------------------------------------- */
+/* ---- Timers, signals ------------------------------------------------------------------------- */
 
 static uint64_t to_ms(ns_t duration)
 {

@@ -61,8 +61,7 @@ static_assert(TICK_BYTES == 11 * 8, "TICK");
 static_assert(END_FIXED_BYTES + LOCAL_TEXT_MAX + 512 <= LOCAL_FRAME_MAX, "the longest end fits");
 static_assert(sizeof(double) == 8, "doubles travel as 64 bits");
 
-/* ---- Writing: a cursor that remembers an overflow
- * ------------------------------------------------------------- */
+/* ---- Writing: a cursor that remembers an overflow -------------------------------------------- */
 
 typedef struct writer {
     uint8_t *bytes;
@@ -219,8 +218,7 @@ inspan_status_t local_encode_empty(local_frame_type_t type, uint8_t *bytes, size
     return frame_end(&w, used);
 }
 
-/* ---- Reading: a cursor that remembers that something was missing
- * ---------------------------------------------- */
+/* ---- Reading: a cursor that remembers that something was missing ----------------------------- */
 
 typedef struct reader {
     const uint8_t *bytes;
