@@ -39,17 +39,24 @@ static void a_broken_stream_may_come_back(void **state)
     (void)state;
     liveness_t node;
     liveness_attach(&node, 0);
+    liveness_heard(&node, 3 * S);
     liveness_broke(&node, 4 * S);
     assert_int_equal(node.state, LIVENESS_DISCONNECTED);
     assert_false(liveness_check(&node, 9 * S - 1, 5 * S));
     liveness_attach(&node, 9 * S - 1);
     assert_int_equal(node.state, LIVENESS_ATTACHED);
+    liveness_heard(&node, 20 * S);
     liveness_broke(&node, 20 * S);
+    assert_false(liveness_check(&node, 25 * S - 1, 5 * S));
     assert_true(liveness_check(&node, 25 * S, 5 * S));
-    liveness_attach(&node, 26 * S);
-    liveness_left(&node, 27 * S);
+    liveness_attach(&node, 30 * S);
+    liveness_broke(&node, 34 * S); /* cut for its silence: that is no fresh start */
+    assert_false(liveness_check(&node, 35 * S - 1, 5 * S));
+    assert_true(liveness_check(&node, 35 * S, 5 * S));
+    liveness_attach(&node, 36 * S);
+    liveness_left(&node, 37 * S);
     assert_int_equal(node.state, LIVENESS_LEFT);
-    liveness_broke(&node, 28 * S); /* the stream's end after the good-bye says nothing new */
+    liveness_broke(&node, 38 * S); /* the stream's end after the good-bye says nothing new */
     assert_int_equal(node.state, LIVENESS_LEFT);
     assert_false(liveness_check(&node, 99 * S, 5 * S));
 }

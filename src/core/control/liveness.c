@@ -36,12 +36,16 @@ void liveness_restore(liveness_t *node, ns_t now)
     node->restored = true;
 }
 
+ns_t liveness_silent_since(const liveness_t *node)
+{
+    bool broke = node->state == LIVENESS_DISCONNECTED && node->since - node->heard < LIVENESS_TALKS;
+    return broke ? node->since : node->heard;
+}
+
 bool liveness_check(liveness_t *node, ns_t now, ns_t timeout)
 {
     if (node->state != LIVENESS_ATTACHED && node->state != LIVENESS_DISCONNECTED) return false;
-    /* a broken stream starts the wait anew: the node has the whole timeout to come back */
-    ns_t from = node->state == LIVENESS_DISCONNECTED && node->since > node->heard ? node->since : node->heard;
-    if (now - from < (node->restored ? 2 * timeout : timeout)) return false;
+    if (now - liveness_silent_since(node) < (node->restored ? 2 * timeout : timeout)) return false;
     enter(node, LIVENESS_LOST, now);
     return true;
 }

@@ -44,6 +44,11 @@ void liveness_left(liveness_t *node, ns_t now);
 /* A manager that comes back knows a node only from its registry: it has twice the timeout to attach again. */
 void liveness_restore(liveness_t *node, ns_t now);
 
+/* From when its timeout counts. A node that talked until its stream broke has the whole timeout to come back;
+ * where the stream was cut because nothing came any more (a machine without power), the last word counts. */
+#define LIVENESS_TALKS (2 * NS_PER_S)
+ns_t liveness_silent_since(const liveness_t *node);
+
 /* True once, when the node becomes LOST now. */
 bool liveness_check(liveness_t *node, ns_t now, ns_t timeout);
 

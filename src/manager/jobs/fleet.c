@@ -69,10 +69,11 @@ static void look_at_node(fleet_t *fleet, fleet_node_t *node, ns_t now)
     /* no timeout is shorter: whose job it is need not be looked up for those that were heard of just now */
     if (!(attached || node->life.state == LIVENESS_DISCONNECTED) || now - node->life.heard < HEARTBEATS_MIN)
         return;
-    ns_t from = attached ? node->life.heard : node->life.since;
+    ns_t from = liveness_silent_since(&node->life);
+    bool silent = attached || from < node->life.since; /* its stream was cut for that */
     if (!liveness_check(&node->life, now, timeout_of(fleet, node))) return;
     char text[128];
-    if (attached)
+    if (silent)
         snprintf(text, sizeof text, "agent silent for %.1f s", ns_to_s(now - from));
     else if (restored)
         snprintf(text, sizeof text, "its agent did not come back within %.1f s of the manager's restart",

@@ -314,6 +314,21 @@ static void a_broken_connection_has_the_jobs_timeout_to_come_back(void **state)
     assert_int_equal(nodes[1]->life.state, LIVENESS_LOST);
 }
 
+static void a_machine_without_power_is_lost_after_the_timeout(void **state)
+{
+    (void)state;
+    fleet_node_t *nodes[] = {attach(0), attach(1)};
+    uint64_t job = run_job(2, 5 * S);
+    pass(4 * S, nodes, 1);
+    fleet_broke(world.fleet, nodes[1], world.now); /* cut by the transport, which had no answer */
+    pass(S - TICK, nodes, 1);
+    assert_int_equal(nodes[1]->life.state, LIVENESS_DISCONNECTED);
+    pass(TICK, nodes, 1);
+    assert_int_equal(nodes[1]->life.state, LIVENESS_LOST);
+    pass(10 * S, nodes, 1);
+    assert_string_equal(reason_of(job), "node n1: agent silent for 5.0 s");
+}
+
 static void a_node_without_a_job_has_the_clusters_timeout(void **state)
 {
     (void)state;
@@ -742,6 +757,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_A_WORLD(the_timeout_of_a_job_is_what_counts),
         IN_A_WORLD(a_broken_connection_has_the_jobs_timeout_to_come_back),
+        IN_A_WORLD(a_machine_without_power_is_lost_after_the_timeout),
         IN_A_WORLD(a_node_without_a_job_has_the_clusters_timeout),
         IN_A_WORLD(after_a_restart_agents_have_twice_the_jobs_timeout),
         IN_A_WORLD(a_half_stored_failure_ends_its_job_after_a_restart),
