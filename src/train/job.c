@@ -58,6 +58,8 @@ static const job_field_t fields[] = {
      "fixes initial weights and the order of samples"},
     {"train.evaluate_every", JOB_U64, AT(train.evaluate_every), "0", NULL, 0, 1e12,
      "steps between held-out losses; 0: only at the start and the end"},
+    {"train.evaluate_samples", JOB_U64, AT(train.evaluate_samples), "2000", NULL, 0, 1e12,
+     "held-out samples that count for the held-out loss, from the first; 0: all"},
     {"train.check_every", JOB_U64, AT(train.check_every), "50", NULL, 1, 1e12,
      "steps between comparisons of all ranks' weights"},
 

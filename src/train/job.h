@@ -26,6 +26,7 @@ typedef struct job_config {
         char optimizer[16], dtype[16];             /* adamw, sgd; fp32, fp64 */
         double lr, min_lr, momentum, beta1, beta2, eps, weight_decay, clip;
         uint64_t warmup, seed, evaluate_every; /* evaluate_every 0: at the start and the end */
+        uint64_t evaluate_samples;             /* the first of the held-out samples; 0: all */
         uint64_t check_every;                  /* steps between comparisons of the ranks' weights */
     } train;
     struct {

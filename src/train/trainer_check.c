@@ -10,10 +10,18 @@
 
 /* ---- Held-out loss --------------------------------------------------------------------------- */
 
+/* The first so many: the same samples whatever the number of ranks. */
+static uint64_t evaluated_samples(const trainer_t *trainer)
+{
+    const uint64_t all = nn_data_validation_samples(trainer->data),
+                   most = trainer->job.train.evaluate_samples;
+    return most > 0 && most < all ? most : all;
+}
+
 static inspan_status_t evaluate_share(trainer_t *trainer, double sums[EVALUATE_SUM], inspan_error_t *err)
 {
     uint64_t first = 0, n = 0, targets = 1;
-    train_share(nn_data_validation_samples(trainer->data), trainer->world, trainer->rank, &first, &n);
+    train_share(evaluated_samples(trainer), trainer->world, trainer->rank, &first, &n);
     if (trainer->model_config.kind == NN_GPT) targets = trainer->model_config.context;
     for (uint64_t done = 0; done < n;) {
         nn_batch_t batch;
