@@ -30,9 +30,8 @@ typedef struct inspan_parameter {
 
 typedef struct inspan_ddp_options {
     inspan_dtype_t dtype;  /* of weights and gradients: fp32 or fp64 */
-    uint64_t bucket_bytes; /* 0: 25 MB; the first bucket to be ready is a small one (1 MB) so that the wire
-                              starts early */
-    int64_t timeout_ns;    /* bound of each wait inside; at least 1 s */
+    uint64_t bucket_bytes; /* 0: all gradients / 32, between 1 MB and 25 MB; the first bucket at most 1 MB */
+    int64_t timeout_ns;    /* bound of each wait inside; 0: 10 minutes (a peer may compute for long) */
 } inspan_ddp_options_t;
 
 /*

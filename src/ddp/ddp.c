@@ -21,10 +21,18 @@
 #include "ddp/manifest.h"
 #include "platform/os/os_time.h"
 
-#define DEFAULT_BUCKET_BYTES (25u * 1000 * 1000)
-#define FIRST_BUCKET_BYTES   (1u * 1000 * 1000)
-#define DEFAULT_TIMEOUT                                                                                      \
-    (600 * NS_PER_S) /* a peer may compute for long; links and peers have their own bounds */
+/* Bucket size where none is asked for: small enough that the wire is busy during backward
+ * (docs/decisions/004). */
+#define AUTO_BUCKETS      32u
+#define AUTO_BUCKET_LEAST (1u * 1000 * 1000)
+#define AUTO_BUCKET_MOST  (25u * 1000 * 1000)
+#define FIRST_BUCKET_MOST (1u * 1000 * 1000)
+
+#define IN_FLIGHT_MAX 32u /* reductions started and not awaited yet; the communicator takes 256 */
+#define FP32_EXACT    (UINT64_C(1) << 24) /* sample counts ride in the buckets' type */
+
+/* A peer may compute for long; links and peers have bounds of their own. */
+#define DEFAULT_TIMEOUT (600 * NS_PER_S)
 
 struct inspan_ddp {
     inspan_comm_t *comm;
@@ -32,22 +40,24 @@ struct inspan_ddp {
     size_t element_size;
     int64_t timeout;
     layout_t layout;
-    uint64_t *counts;    /* (n_params) */
-    uint8_t *memory;     /* all buckets: local, then reduced */
-    size_t bucket_bytes; /* of all local (or all reduced) buckets */
-    uint8_t **local;     /* (n_buckets) */
-    uint8_t **reduced;   /* (n_buckets) */
-    inspan_op_t **ops;   /* (n_buckets) of this step */
-    uint32_t *missing;   /* (n_buckets) parameters whose gradient is not ready yet in this step */
-    uint64_t samples;    /* of this rank in this step */
+    uint64_t *counts;          /* (n_params) */
+    uint8_t *memory;           /* all buckets: local, then reduced */
+    size_t bucket_bytes;       /* of all local (or all reduced) buckets */
+    uint8_t **local;           /* (n_buckets) */
+    uint8_t **reduced;         /* (n_buckets) */
+    inspan_op_t **ops;         /* (n_buckets) of this step */
+    uint32_t *missing;         /* (n_buckets) parameters whose gradient is not ready yet in this step */
+    bool *seen;                /* (n_params) its gradient was ready in this step */
+    uint32_t started, awaited; /* buckets [0, started) are under way or done, [0, awaited) done */
     bool sealed;
+    inspan_error_t misuse;        /* the caller's first mistake in this step; finish reports it */
     inspan_status_t start_status; /* first failure to start a reduction in this step */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     step_machine_t machine;
-    uint32_t to_start[STEP_BUCKETS_MAX]; /* REDUCE actions not carried out yet */
-    uint32_t n_to_start;
+    uint32_t
+        allowed; /* REDUCE actions: buckets [0, allowed) may start; the training thread alone changes it */
     uint64_t committed; /* number of steps */
     bool failed;        /* the communicator is poisoned, or the machine FAILED */
 };
@@ -58,11 +68,11 @@ static void perform(void *context, const step_action_t *action)
     inspan_ddp_t *ddp = context;
     uint8_t bytes[STEP_MESSAGE_BYTES];
     switch (action->type) {
-    case STEP_DO_REDUCE: ddp->to_start[ddp->n_to_start++] = action->bucket; break;
+    case STEP_DO_REDUCE: ddp->allowed = action->bucket + 1; break; /* they come in order */
     case STEP_DO_SEND:
         step_message_encode(&action->message, bytes);
-        /* Fails only where the communicator is poisoned (the failure handler tells) or floods (it poisons
-         * itself). */
+        /* Not sent: the communicator is poisoned, or its queue is full though one message a step goes through
+         * it. */
         if (comm_message(ddp->comm, action->to, bytes, sizeof bytes) != INSPAN_OK) ddp->failed = true;
         break;
     case STEP_DO_COMMIT: ddp->committed = action->step + 1; break;
@@ -108,6 +118,9 @@ static void on_failure(void *context, const inspan_cause_t *cause)
     pthread_mutex_unlock(&ddp->lock);
 }
 
+static void drain_operations(inspan_ddp_t *ddp);
+static inspan_status_t give_up(inspan_ddp_t *ddp, inspan_status_t status, const inspan_error_t *err);
+
 static inspan_status_t take_memory(inspan_ddp_t *ddp, inspan_error_t *err)
 {
     uint32_t n = ddp->layout.n_buckets;
@@ -143,14 +156,25 @@ static inspan_status_t check_arguments(const inspan_parameter_t *parameters, uin
     return INSPAN_OK;
 }
 
+static uint64_t auto_bucket(const inspan_ddp_t *ddp, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++) bytes += ddp->counts[i] * ddp->element_size;
+    bytes /= AUTO_BUCKETS;
+    if (bytes < AUTO_BUCKET_LEAST) return AUTO_BUCKET_LEAST;
+    return bytes > AUTO_BUCKET_MOST ? AUTO_BUCKET_MOST : bytes;
+}
+
 static inspan_status_t set_up(inspan_ddp_t *ddp, const inspan_parameter_t *parameters, uint32_t n,
                               const inspan_ddp_options_t *options, inspan_error_t *err)
 {
     ddp->counts = calloc(n, sizeof ddp->counts[0]);
-    if (ddp->counts == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for %u parameters", n);
+    ddp->seen = calloc(n, sizeof ddp->seen[0]);
+    if (ddp->counts == NULL || ddp->seen == NULL)
+        return error_set(err, INSPAN_NO_MEMORY, "no memory for %u parameters", n);
     for (uint32_t i = 0; i < n; i++) ddp->counts[i] = parameters[i].count;
-    uint64_t bucket = options->bucket_bytes ? options->bucket_bytes : DEFAULT_BUCKET_BYTES;
-    uint64_t first = bucket < FIRST_BUCKET_BYTES ? bucket : FIRST_BUCKET_BYTES;
+    const uint64_t bucket = options->bucket_bytes ? options->bucket_bytes : auto_bucket(ddp, n);
+    const uint64_t first = bucket < FIRST_BUCKET_MOST ? bucket : FIRST_BUCKET_MOST;
     inspan_status_t status = layout_build(ddp->counts, n, ddp->element_size, bucket, first, &ddp->layout);
     if (status != INSPAN_OK)
         return error_set(err, status, "buckets of %" PRIu64 " bytes for %u parameters: %s", bucket, n,
@@ -165,6 +189,8 @@ static inspan_status_t set_up(inspan_ddp_t *ddp, const inspan_parameter_t *param
 inspan_status_t inspan_ddp_open(inspan_comm_t *comm, const inspan_parameter_t *parameters, uint32_t n,
                                 const inspan_ddp_options_t *options, inspan_ddp_t **out, inspan_error_t *err)
 {
+    inspan_error_t unused;
+    if (err == NULL) err = &unused;
     inspan_status_t status = check_arguments(parameters, n, options, err);
     if (status != INSPAN_OK) return status;
     inspan_ddp_t *ddp = calloc(1, sizeof *ddp);
@@ -180,12 +206,18 @@ inspan_status_t inspan_ddp_open(inspan_comm_t *comm, const inspan_parameter_t *p
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&ddp->lock, NULL);
     status = set_up(ddp, parameters, n, options, err);
+    if (status == INSPAN_OK) {
+        comm_set_message_handler(comm, on_message, ddp);
+        status = comm_add_failure_handler(comm, on_failure, ddp);
+        if (status != INSPAN_OK)
+            error_set(err, status, "too many parts listen for the communicator's failure");
+    }
     if (status != INSPAN_OK) {
+        /* All ranks found the same difference, each needs the last message of the others to name it. */
+        if (status != INSPAN_MISMATCH) give_up(ddp, status, err);
         inspan_ddp_close(ddp);
         return status;
     }
-    comm_set_message_handler(comm, on_message, ddp);
-    comm_add_failure_handler(comm, on_failure, ddp);
     *out = ddp;
     return INSPAN_OK;
 }
@@ -193,12 +225,18 @@ inspan_status_t inspan_ddp_open(inspan_comm_t *comm, const inspan_parameter_t *p
 void inspan_ddp_close(inspan_ddp_t *ddp)
 {
     if (ddp == NULL) return;
+    for (uint32_t b = 0; ddp->ops != NULL && b < ddp->layout.n_buckets; b++)
+        if (ddp->ops[b] != NULL) { /* left in mid-step */
+            inspan_comm_abort(ddp->comm, "a rank left in the middle of a step");
+            drain_operations(ddp);
+        }
     comm_set_message_handler(ddp->comm, NULL, NULL);
     comm_remove_failure_handler(ddp->comm, on_failure, ddp);
     pthread_cond_destroy(&ddp->changed);
     pthread_mutex_destroy(&ddp->lock);
     layout_free(&ddp->layout);
     free(ddp->counts);
+    free(ddp->seen);
     free(ddp->memory);
     free(ddp->local);
     free(ddp->reduced);
@@ -241,22 +279,25 @@ inspan_status_t inspan_ddp_begin(inspan_ddp_t *ddp, uint64_t step, inspan_error_
     memset(ddp->memory, 0, ddp->bucket_bytes);
     memset(ddp->ops, 0, ddp->layout.n_buckets * sizeof ddp->ops[0]);
     for (uint32_t b = 0; b < ddp->layout.n_buckets; b++) ddp->missing[b] = ddp->layout.buckets[b].n_params;
+    memset(ddp->seen, 0, ddp->layout.n_params * sizeof ddp->seen[0]);
+    ddp->allowed = ddp->started = ddp->awaited = 0;
     ddp->sealed = false;
+    ddp->misuse.status = INSPAN_OK;
     ddp->start_status = INSPAN_OK;
     return INSPAN_OK;
 }
 
-/* Start the reductions that the machine asked for, in its order. Training thread only. */
+/* Start the reductions that the machine asked for, in its order, a bounded number at a time. Training thread
+ * only. */
 static void start_reductions(inspan_ddp_t *ddp)
 {
-    for (uint32_t i = 0; i < ddp->n_to_start; i++) {
-        uint32_t b = ddp->to_start[i];
-        if (ddp->start_status == INSPAN_OK)
-            ddp->start_status =
-                inspan_allreduce(ddp->comm, ddp->local[b], ddp->reduced[b], ddp->layout.buckets[b].count,
-                                 ddp->dtype, INSPAN_SUM, &ddp->ops[b]);
+    while (ddp->start_status == INSPAN_OK && ddp->started < ddp->allowed &&
+           ddp->started - ddp->awaited < IN_FLIGHT_MAX) {
+        const uint32_t b = ddp->started++;
+        ddp->start_status =
+            inspan_allreduce(ddp->comm, ddp->local[b], ddp->reduced[b], ddp->layout.buckets[b].count,
+                             ddp->dtype, INSPAN_SUM, &ddp->ops[b]);
     }
-    ddp->n_to_start = 0;
 }
 
 static void bucket_ready(inspan_ddp_t *ddp, uint32_t bucket)
@@ -269,9 +310,12 @@ static void bucket_ready(inspan_ddp_t *ddp, uint32_t bucket)
 inspan_status_t inspan_ddp_seal(inspan_ddp_t *ddp, uint64_t samples, inspan_error_t *err)
 {
     step_event_t event = {.type = STEP_EV_SEAL};
+    if (ddp->dtype == INSPAN_FP32 && samples > FP32_EXACT)
+        return error_set(err, INSPAN_INVALID,
+                         "%" PRIu64 " samples in one step; counts are exact up to %" PRIu64, samples,
+                         FP32_EXACT);
     inspan_status_t status = feed(ddp, &event, err);
     if (status != INSPAN_OK) return status;
-    ddp->samples = samples;
     ddp->sealed = true;
     for (uint32_t b = 0; b < ddp->layout.n_buckets; b++)
         put_real(ddp, ddp->local[b], ddp->layout.buckets[b].tail + LAYOUT_SAMPLES_AT, (double)samples);
@@ -286,28 +330,48 @@ inspan_status_t inspan_ddp_seal(inspan_ddp_t *ddp, uint64_t samples, inspan_erro
 
 void inspan_ddp_ready(inspan_ddp_t *ddp, uint32_t parameter)
 {
-    uint32_t bucket = ddp->layout.bucket[parameter];
-    if (!ddp->sealed || ddp->missing[bucket] == 0)
-        return; /* finish reports it: the bucket count cannot be right */
+    const uint32_t bucket = ddp->layout.bucket[parameter];
+    if (!ddp->sealed || ddp->seen[parameter]) {
+        if (ddp->misuse.status == INSPAN_OK)
+            error_set(&ddp->misuse, INSPAN_INVALID, "the gradient of parameter %u was ready %s", parameter,
+                      ddp->sealed ? "twice in one step" : "before the seal");
+        return;
+    }
+    ddp->seen[parameter] = true;
+    if (ddp->missing[bucket] == 0) return; /* an empty contribution is complete without it */
     /* The last bucket also carries the loss, which finish knows. */
     if (--ddp->missing[bucket] == 0 && bucket + 1 < ddp->layout.n_buckets) bucket_ready(ddp, bucket);
+}
+
+static inspan_status_t machine_error(inspan_ddp_t *ddp, inspan_error_t *err)
+{
+    pthread_mutex_lock(&ddp->lock);
+    *err = ddp->machine.error;
+    pthread_mutex_unlock(&ddp->lock);
+    return err->status != INSPAN_OK ? err->status
+                                    : error_set(err, INSPAN_INTERNAL, "a bucket was never started");
 }
 
 /* Wait for the bucket's reduction and tell the machine. */
 static inspan_status_t await_bucket(inspan_ddp_t *ddp, uint32_t bucket, inspan_ddp_result_t *result,
                                     inspan_error_t *err)
 {
+    if (ddp->start_status != INSPAN_OK)
+        return ddp_fail(ddp->comm, ddp->start_status, "reducing gradients", err);
     inspan_op_t *op = ddp->ops[bucket];
+    if (op == NULL) return machine_error(ddp, err); /* it never let the bucket start */
     ddp->ops[bucket] = NULL;
     inspan_status_t status = ddp_wait(ddp->comm, op, ddp->timeout);
     if (status != INSPAN_OK) return ddp_fail(ddp->comm, status, "reducing gradients", err);
+    ddp->awaited++;
+    start_reductions(ddp);
     result->bytes_reduced += ddp->layout.buckets[bucket].count * ddp->element_size;
     double samples =
         get_real(ddp, ddp->reduced[bucket], ddp->layout.buckets[bucket].tail + LAYOUT_SAMPLES_AT);
     if (bucket == 0) {
         result->samples = (uint64_t)samples;
     } else if (samples != (double)result->samples) {
-        inspan_comm_abort(ddp->comm, "the buckets of one step cover different numbers of samples");
+
         return error_set(err, INSPAN_MISMATCH,
                          "step %" PRIu64 ": bucket 0 covers %" PRIu64 " samples, bucket %u %.0f",
                          ddp->machine.step, result->samples, bucket, samples);
@@ -325,27 +389,37 @@ static inspan_status_t await_commit(inspan_ddp_t *ddp, uint64_t step, inspan_err
     while (ddp->committed <= step && !ddp->failed && waited != ETIMEDOUT)
         waited = pthread_cond_timedwait(&ddp->changed, &ddp->lock, &deadline);
     bool committed = ddp->committed > step, machine_failed = ddp->machine.phase == STEP_FAILED;
-    if (machine_failed && err != NULL) *err = ddp->machine.error;
+    if (machine_failed) *err = ddp->machine.error;
     pthread_mutex_unlock(&ddp->lock);
     if (committed) return INSPAN_OK;
-    if (waited == ETIMEDOUT) inspan_comm_abort(ddp->comm, "no commit: a member did not vote in time");
+
     if (machine_failed) return INSPAN_MISMATCH;
     return ddp_fail(ddp->comm, waited == ETIMEDOUT ? INSPAN_TIMEOUT : INSPAN_ABORTED,
                     "waiting for the commit", err);
 }
 
-/* After a failure: no operation may still write into our memory when the caller frees it. */
+/* No operation may still write into our memory when it is freed. Bounded: the communicator is poisoned. */
 static void drain_operations(inspan_ddp_t *ddp)
 {
-    for (uint32_t b = 0; b < ddp->layout.n_buckets; b++) {
-        if (ddp->ops[b] != NULL) ddp_wait(ddp->comm, ddp->ops[b], ddp->timeout);
+    for (uint32_t b = 0; ddp->ops != NULL && b < ddp->layout.n_buckets; b++) {
+        if (ddp->ops[b] != NULL) ddp_wait(ddp->comm, ddp->ops[b], 0);
         ddp->ops[b] = NULL;
     }
+}
+
+/* The one way out after a failure: all ranks fail too, with this cause if there is none yet. */
+static inspan_status_t give_up(inspan_ddp_t *ddp, inspan_status_t status, const inspan_error_t *err)
+{
+    inspan_cause_t cause;
+    if (!inspan_comm_cause(ddp->comm, &cause)) inspan_comm_abort(ddp->comm, err->text);
+    drain_operations(ddp);
+    return status;
 }
 
 static inspan_status_t check_complete(inspan_ddp_t *ddp, inspan_error_t *err)
 {
     if (!ddp->sealed) return error_set(err, INSPAN_INVALID, "finish before seal");
+    if (ddp->misuse.status != INSPAN_OK) return error_set(err, ddp->misuse.status, "%s", ddp->misuse.text);
     for (uint32_t b = 0; b < ddp->layout.n_buckets; b++)
         if (ddp->missing[b] != 0)
             return error_set(err, INSPAN_INVALID, "finish while %u gradients of bucket %u were never ready",
@@ -356,27 +430,20 @@ static inspan_status_t check_complete(inspan_ddp_t *ddp, inspan_error_t *err)
 inspan_status_t inspan_ddp_finish(inspan_ddp_t *ddp, double loss_sum, inspan_ddp_result_t *result,
                                   inspan_error_t *err)
 {
+    inspan_error_t unused;
+    if (err == NULL) err = &unused;
     memset(result, 0, sizeof *result);
     inspan_status_t status = check_complete(ddp, err);
-    if (status != INSPAN_OK) {
-        inspan_comm_abort(ddp->comm, "a rank broke off its step");
-        drain_operations(ddp);
-        return status;
-    }
+    if (status != INSPAN_OK) return give_up(ddp, status, err);
     ns_t start = os_now();
     uint64_t step = ddp->machine.step;
     uint32_t last = ddp->layout.n_buckets - 1;
     uint64_t tail = ddp->layout.buckets[last].tail;
     put_real(ddp, ddp->local[last], tail + LAYOUT_LOSS_AT, loss_sum);
     bucket_ready(ddp, last);
-    if (ddp->start_status != INSPAN_OK)
-        status = ddp_fail(ddp->comm, ddp->start_status, "reducing gradients", err);
     for (uint32_t b = 0; status == INSPAN_OK && b <= last; b++) status = await_bucket(ddp, b, result, err);
     if (status == INSPAN_OK) status = await_commit(ddp, step, err);
-    if (status != INSPAN_OK) {
-        drain_operations(ddp);
-        return status;
-    }
+    if (status != INSPAN_OK) return give_up(ddp, status, err);
     result->loss_sum = get_real(ddp, ddp->reduced[last], tail + LAYOUT_LOSS_AT);
     result->exposed_ns = os_now() - start;
     return INSPAN_OK;

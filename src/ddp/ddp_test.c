@@ -2,6 +2,7 @@
 #include <inspan/ddp.h>
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -222,6 +223,81 @@ static void a_rank_that_breaks_off_ends_the_step_for_all(void **state)
     assert_non_null(strstr(plan.errors[0].text, "rank 1"));
 }
 
+/* ---- More buckets than may be pending, on a rank that waits for another
+ * ------------------------------------------------ */
+
+enum { MANY = 300 };
+
+typedef struct many {
+    pthread_barrier_t met;
+    inspan_status_t status[2];
+    inspan_error_t errors[2];
+    int32_t twice; /* rank 0 says that this parameter is ready twice; -1: none */
+    bool leave;    /* rank 0 leaves before finish */
+} many_t;
+
+static void run_many(inspan_comm_t *comm, uint32_t rank, void *context)
+{
+    many_t *many = context;
+    static const float weights[16];
+    static const uint64_t shape[1] = {16};
+    inspan_parameter_t parameters[MANY];
+    for (uint32_t p = 0; p < MANY; p++) parameters[p] = (inspan_parameter_t){"w", 16, 1, shape, weights};
+    inspan_ddp_t *ddp = NULL;
+    inspan_error_t *err = &many->errors[rank];
+    inspan_ddp_options_t options = {INSPAN_FP32, 1, 20 * NS_PER_S};
+    inspan_ddp_result_t result = {0};
+    assert_int_equal(inspan_ddp_open(comm, parameters, MANY, &options, &ddp, err), INSPAN_OK);
+    assert_int_equal(inspan_ddp_begin(ddp, 0, err), INSPAN_OK);
+    assert_int_equal(inspan_ddp_seal(ddp, 1, err), INSPAN_OK);
+    if (rank == 1) pthread_barrier_wait(&many->met); /* every bucket of rank 0 is ready by now */
+    for (uint32_t p = MANY; p-- > 0;) {
+        ((float *)inspan_ddp_local(ddp, p))[3] = (float)p;
+        inspan_ddp_ready(ddp, p);
+        if (rank == 0 && (int32_t)p == many->twice) inspan_ddp_ready(ddp, p);
+    }
+    if (rank == 0) pthread_barrier_wait(&many->met);
+    if (rank != 0 || !many->leave) many->status[rank] = inspan_ddp_finish(ddp, 1, &result, err);
+    for (uint32_t p = 0; many->status[rank] == INSPAN_OK && !many->leave && p < MANY; p++)
+        assert_true(((const float *)inspan_ddp_reduced(ddp, p))[3] == 2 * (float)p);
+    inspan_ddp_close(ddp);
+}
+
+static many_t many_buckets(int32_t twice, bool leave)
+{
+    many_t many = {.twice = twice, .leave = leave};
+    pthread_barrier_init(&many.met, NULL, 2);
+    loopback_world_run(2, run_many, &many);
+    pthread_barrier_destroy(&many.met);
+    return many;
+}
+
+static void a_rank_may_be_hundreds_of_buckets_ahead(void **state)
+{
+    (void)state;
+    many_t many = many_buckets(-1, false);
+    for (int r = 0; r < 2; r++)
+        if (many.status[r] != INSPAN_OK) fail_msg("rank %d: %s", r, many.errors[r].text);
+}
+
+static void a_gradient_ready_twice_fails_the_step_everywhere(void **state)
+{
+    (void)state;
+    many_t many = many_buckets(17, false);
+    assert_int_equal(many.status[0], INSPAN_INVALID);
+    assert_non_null(strstr(many.errors[0].text, "parameter 17 was ready twice"));
+    assert_int_not_equal(many.status[1], INSPAN_OK);
+    assert_non_null(strstr(many.errors[1].text, "parameter 17 was ready twice"));
+}
+
+static void a_rank_that_leaves_in_mid_step_is_named(void **state)
+{
+    (void)state;
+    many_t many = many_buckets(-1, true);
+    assert_int_not_equal(many.status[1], INSPAN_OK);
+    assert_non_null(strstr(many.errors[1].text, "rank 0"));
+}
+
 static void calls_out_of_place_are_refused(void **state)
 {
     (void)state;
@@ -243,6 +319,9 @@ int main(void)
         cmocka_unit_test(a_rank_without_samples_takes_part),
         cmocka_unit_test(unlike_models_are_refused_on_every_rank),
         cmocka_unit_test(a_rank_that_breaks_off_ends_the_step_for_all),
+        cmocka_unit_test(a_rank_may_be_hundreds_of_buckets_ahead),
+        cmocka_unit_test(a_gradient_ready_twice_fails_the_step_everywhere),
+        cmocka_unit_test(a_rank_that_leaves_in_mid_step_is_named),
         cmocka_unit_test(calls_out_of_place_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,8 +13,10 @@ inspan_status_t ddp_wait(inspan_comm_t *comm, inspan_op_t *op, int64_t timeout_n
     snprintf(text, sizeof text, "a reduction took longer than %s",
              units_format_duration(timeout_ns, after, sizeof after));
     inspan_comm_abort(comm, text);
-    inspan_op_wait(op, NS_PER_S);
-    return INSPAN_TIMEOUT;
+    /* Poisoned now: it finishes at once; until it has, it may still write into the caller's memory. */
+    do status = inspan_op_wait(op, NS_PER_S);
+    while (status == INSPAN_TIMEOUT);
+    return status == INSPAN_OK ? INSPAN_OK : INSPAN_TIMEOUT;
 }
 
 inspan_status_t ddp_fail(const inspan_comm_t *comm, inspan_status_t status, const char *doing,
