@@ -31,29 +31,6 @@ static const dtype_row_t dtypes[] = {
     {"BOOL", 1, SAFETENSORS_OTHER}, {"F8_E5M2", 1, SAFETENSORS_OTHER}, {"F8_E4M3", 1, SAFETENSORS_OTHER},
 };
 
-/* Well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF) without a 0 byte. */
-static bool is_utf8(const char *text, size_t bytes, size_t *where)
-{
-    const unsigned char *at = (const unsigned char *)text;
-    for (size_t i = 0; i < bytes;) {
-        *where = i;
-        unsigned char c = at[i];
-        size_t more = c < 0x80                ? 0
-                      : c >= 0xc2 && c < 0xe0 ? 1
-                      : c >= 0xe0 && c < 0xf0 ? 2
-                      : c >= 0xf0 && c < 0xf5 ? 3
-                                              : 4;
-        if (c == 0 || more == 4 || more >= bytes - i) return false;
-        unsigned char least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-        unsigned char most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-        if (more > 0 && (at[i + 1] < least || at[i + 1] > most)) return false;
-        for (size_t k = 2; k <= more; k++)
-            if ((at[i + k] & 0xc0) != 0x80) return false;
-        i += more + 1;
-    }
-    return true;
-}
-
 /* A JSON number that is a whole one in [0, 2^53]. */
 static bool get_whole(const json_t *value, uint64_t *number)
 {
@@ -233,11 +210,8 @@ static inspan_status_t read_entries(safetensors_header_t *header, uint64_t data_
 inspan_status_t safetensors_header_parse(const char *text, size_t bytes, uint64_t data_bytes,
                                          safetensors_header_t **out, inspan_error_t *err)
 {
-    size_t where = 0;
     if (bytes == 0 || text[0] != '{')
         return error_set(err, INSPAN_CORRUPT, "the header does not start with '{'");
-    if (!is_utf8(text, bytes, &where))
-        return error_set(err, INSPAN_CORRUPT, "the header is not UTF-8 at byte %zu", where);
     safetensors_header_t *header = calloc(1, sizeof *header);
     if (header == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for a header");
     inspan_status_t status = json_parse(text, bytes, &header->json, err);
