@@ -30,7 +30,7 @@ inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *
     inspan_status_t status = INSPAN_OK;
     size_t used = 0, capacity = 4096;
     struct stat info;
-    if (fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size < cap)
+    if (fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size <= cap)
         capacity = (size_t)info.st_size + 1;
     char *buffer = malloc(capacity + 1);
     while (buffer != NULL) {
@@ -148,17 +148,28 @@ inspan_status_t os_file_write(const char *path, const void *data, size_t bytes, 
     return os_file_writer_commit(writer, err);
 }
 
+/* Keeps errno where it is none. */
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    int cause = errno;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return true;
+    errno = cause;
+    return false;
+}
+
 inspan_status_t os_mkdir_all(const char *path, mode_t mode, inspan_error_t *err)
 {
     char partial[PATH_MAX];
     if (strlen(path) >= sizeof partial)
         return error_set(err, INSPAN_INVALID, "path too long: %.100s...", path);
+    if (path[0] == '\0') return error_set(err, INSPAN_INVALID, "a folder without a name");
     snprintf(partial, sizeof partial, "%s", path);
     for (char *at = partial + 1;; at++) {
         if (*at != '/' && *at != '\0') continue;
         char kept = *at;
         *at = '\0';
-        if (mkdir(partial, mode) != 0 && errno != EEXIST)
+        if (mkdir(partial, mode) != 0 && !(errno == EEXIST && is_folder(partial)))
             return error_set_errno(err, INSPAN_IO, "cannot make the folder %s", partial);
         *at = kept;
         if (kept == '\0') return INSPAN_OK;
@@ -170,7 +181,7 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     (void)info;
     (void)kind;
     (void)where;
-    return remove(path);
+    return remove(path) == 0 || errno == ENOENT ? 0 : -1; /* gone meanwhile: as wanted */
 }
 
 inspan_status_t os_remove_all(const char *path, inspan_error_t *err)

@@ -29,7 +29,7 @@ inspan_status_t os_file_writer_commit(os_file_writer_t *writer,
                                       inspan_error_t *err); /* frees writer, ok or not */
 void os_file_writer_abandon(os_file_writer_t *writer);      /* frees writer */
 
-/* mkdir -p; every folder made gets `mode`. IO. */
+/* mkdir -p; every folder made gets `mode`. IO (also where a file is in the way), INVALID (no path). */
 inspan_status_t os_mkdir_all(const char *path, mode_t mode, inspan_error_t *err);
 
 /* rm -r of a folder of ours; does not follow links. IO. */
