@@ -100,8 +100,7 @@ def test_a_killed_agent_ends_the_job_within_the_failure_timeout(running):
 def test_a_short_freeze_is_survived(running):
     lost = running.ranks[0]
     os.kill(lost["pid"], signal.SIGSTOP)
-    before = time.monotonic()
-    wait_for(lambda: time.monotonic() - before > 0.8, 5, "0.8 s have passed")
+    time.sleep(0.8)  # not a wait: the freeze is what is tested
     os.kill(lost["pid"], signal.SIGCONT)
     step = running._job()["progress"]["step"]
     wait_for(lambda: running._job()["progress"]["step"] > step + 5, 30, "training goes on")
@@ -115,9 +114,8 @@ def test_a_patient_job_survives_what_a_patient_user_allows(inspan, cluster, job_
     running = Running(inspan, job_file(JOB.replace("failure_timeout: 2s", "failure_timeout: 20s")))
     agent = agent_of(inspan, running.ranks[1])
     os.kill(agent, signal.SIGSTOP)
-    before = time.monotonic()
-    # a connection without a sign of life is cut after 4 s, and then the wait begins
-    wait_for(lambda: time.monotonic() - before > 12, 20, "12 s have passed")
+    # a connection without a sign of life is cut after 4 s, and then the agent's absence begins
+    time.sleep(12)  # not a wait: the freeze is what is tested
     os.kill(agent, signal.SIGCONT)
     step = running._job()["progress"]["step"]
     wait_for(lambda: running._job()["progress"]["step"] > step + 5, 30, "training goes on")

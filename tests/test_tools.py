@@ -62,10 +62,20 @@ def test_an_unregistered_test_is_found(tmp_path):
     assert "forgotten_test.c: not registered" in result.stdout
 
 
-def test_a_sleep_in_a_test_is_found(tmp_path):
-    (tmp_path / "src").mkdir()
+@pytest.mark.parametrize("name, line", [
+    ("tests/test_x.py", "time.sl" + "eep(1)"),
+    ("tests/test_x.py", "wait_for(lambda" + ": time.monotonic() > end, 5, \"5 s\")"),
+    ("src/comm/x_test.c", "usl" + "eep(1000);"),
+    ("src/comm/x_test.c", "po" + "ll(NULL, 0, 100);"),
+    ("src/comm/x_test_rig.c", "po" + "ll( NULL, 0, 100); /* a moment */"),
+    ("src/comm/x_test.c", "sel" + "ect(0, NULL, NULL, NULL, &moment);"),
+])
+def test_a_sleep_in_a_test_is_found(tmp_path, name, line):
+    (tmp_path / "src" / "comm").mkdir(parents=True)
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_x.py").write_text("import time\n\n\ndef test_x():\n    time.sl" + "eep(1)\n")
+    (tmp_path / name).write_text(f"\n\n{line}\n")
     result = run_tests_check(tmp_path)
     assert result.returncode == 1
-    assert "test_x.py:5" in result.stdout
+    assert f"{name}:3: wait for an event" in result.stdout
+    (tmp_path / name).write_text(f"\n\n{line} // not a wait: the pause is what is measured\n")
+    assert f"{name}:3" not in run_tests_check(tmp_path).stdout

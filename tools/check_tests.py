@@ -12,7 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SLEEP = re.compile(r"\b(?:u?sleep|nanosleep|time\.sleep)\s*\(")
+# Sleeping, and sleeping by another name.
+SLEEP = re.compile(r"\b(?:u?sleep|(?:clock_)?nanosleep|time\.sleep)\s*\(|\bpoll\s*\(\s*NULL\b|"
+                   r"\bselect\s*\(\s*0\b|\bwait_for\(\s*lambda:\s*time\.")
 
 
 def registered_sources(build):
@@ -45,7 +47,8 @@ def main():
     for path in scripts:
         if "def test_" in path.read_text() and not path.name.startswith("test_"):
             faults.append(f"{path.relative_to(options.root)}: pytest collects test_*.py alone")
-    for path in tests + scripts:
+    helpers = [path for path in sorted((options.root / "src").rglob("*_test_*.c")) if path not in tests]
+    for path in tests + helpers + scripts:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if SLEEP.search(line) and "not a wait:" not in line:
                 faults.append(f"{path.relative_to(options.root)}:{number}: wait for an event with a deadline, not for a "

@@ -393,7 +393,7 @@ static void connections_beyond_the_descriptors(void **state)
     for (int i = 0; i < MANY; i++) {
         sockets[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         connect(sockets[i], (struct sockaddr *)&address, sizeof address);
-        poll(NULL, 0, 8); /* a quarter of the descriptors lasts longer than the gate looks away */
+        poll(NULL, 0, 8); /* not a wait: a quarter of the descriptors lasts longer than the gate looks away */
     }
     expect_job(client, 1); /* who is in stays in */
     for (int i = 0; i < MANY; i++) close(sockets[i]);

@@ -319,7 +319,7 @@ static void a_slow_reader_costs_a_bounded_queue(void **state)
     rpc_stream_t *stream = attach(client);
     send_heartbeat(stream, 99);
     for (ns_t end = os_now() + LONG; os_now() < end && atomic_load(&f.service.limit_after) == 0;)
-        poll(NULL, 0, 5);
+        poll(NULL, 0, 5); /* not a wait: the deadline decides */
     unsigned queued = atomic_load(&f.service.limit_after);
     assert_in_range(queued, 1024, 1 + 1024 + 1); /* in flight, queue, and the margin of an early completion */
     for (unsigned i = 0; i < queued; i++) expect_sequence(stream, 99); /* none was lost */
@@ -332,7 +332,7 @@ static void a_slow_reader_costs_a_bounded_queue(void **state)
 
 static void *cancel_soon(void *stream)
 {
-    poll(NULL, 0, 50);
+    poll(NULL, 0, 50); /* not a wait: the reader is to be the first, but need not */
     rpc_stream_cancel(stream);
     return NULL;
 }

@@ -38,7 +38,7 @@ rpc_client_t *client_of(const char *target, const char *token)
 
 bool wait_for(atomic_uint *value, unsigned wanted)
 {
-    for (ns_t end = os_now() + LONG; os_now() < end; poll(NULL, 0, 5))
+    for (ns_t end = os_now() + LONG; os_now() < end; poll(NULL, 0, 5)) /* not a wait: the deadline decides */
         if (atomic_load(value) == wanted) return true;
     return false;
 }

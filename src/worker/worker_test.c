@@ -272,7 +272,8 @@ static void user_fails_at_rank_1(rank_t *rank)
 static void user_waits_for_stop(rank_t *rank)
 {
     ns_t deadline = os_now() + PATIENCE;
-    while (!inspan_worker_cancelled(rank->worker) && os_now() < deadline) poll(NULL, 0, 1);
+    while (!inspan_worker_cancelled(rank->worker) && os_now() < deadline)
+        poll(NULL, 0, 1); /* not a wait: the deadline decides, and the call is polled by its users, too */
     inspan_worker_finish(rank->worker, INSPAN_ABORTED, "cancelled");
 }
 

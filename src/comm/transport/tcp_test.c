@@ -338,7 +338,7 @@ static void strangers_harm_nothing(void **state)
 static void open_late(world_t *world, uint32_t rank, void *context)
 {
     open_all_t *all = context;
-    if (rank == 1) poll(NULL, 0, 300); /* not waiting for anything: being late is what is tested */
+    if (rank == 1) poll(NULL, 0, 300); /* not a wait: being late is what is tested */
     open_rank(world, rank, context);
     (void)all;
 }
@@ -431,7 +431,7 @@ typedef struct shared {
 static bool wait_until(int *flag, int value)
 {
     for (ns_t end = os_now() + PATIENCE; os_now() < end;
-         poll(NULL, 0, 1)) /* shared memory has no event to wait for */
+         poll(NULL, 0, 1)) /* not a wait: the deadline decides; shared memory has no event */
         if (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == value) return true;
     return false;
 }
@@ -556,7 +556,7 @@ static void stopped_for_a_second(void **state)
         assert_true(wait_until(&shared->reports[1].ready, 1));
         if (stopped) {
             kill(pids[1], SIGSTOP);
-            poll(NULL, 0, 1000); /* standing still is what is tested */
+            poll(NULL, 0, 1000); /* not a wait: standing still is what is tested */
             kill(pids[1], SIGCONT);
         }
         for (uint32_t r = 0; r < PROCS; r++) {

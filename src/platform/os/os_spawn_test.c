@@ -119,7 +119,7 @@ static void test_session_dies_with_its_leader(void **state)
     for (int i = 0; i < 2; i++)
         while (os_process_start_ticks(pids[i]) != 0) { /* the kernel is on it */
             assert_true(os_now() < deadline);
-            poll(NULL, 0, 5);
+            poll(NULL, 0, 5); /* not a wait: the deadline decides */
         }
 }
 
