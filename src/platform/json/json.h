@@ -1,8 +1,8 @@
 /*
  * JSON, read and written (over cJSON). Values form a tree owned by its root: json_free(root) frees all.
  * Adding to a parent hands the value over. Numbers are doubles, written so that the same double is read:
- * 64-bit ids beyond 2^53 and hashes are written as strings. Out of memory while building makes json_print return NULL; the adders may be chained without
- * checks.
+ * 64-bit ids beyond 2^53 and hashes are written as strings. Out of memory while building makes json_print
+ * return NULL; the adders may be chained without checks.
  */
 #ifndef JSON_JSON_H
 #define JSON_JSON_H
