@@ -76,7 +76,8 @@ static const job_field_t fields[] = {
     {"sync.wire", JOB_CHOICE, AT(sync.wire), "fp32", "fp32|bf16|fp16|int8", 0, 0, "gradients on the wire"},
     {"sync.backend", JOB_CHOICE, AT(sync.backend), "auto", "auto|native|gloo|nccl|mpi", 0, 0,
      "who carries collectives"},
-    {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15, "bytes of a gradient bucket, or auto"},
+    {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15,
+     "bytes of a gradient bucket (25M), or auto: a thirty-second of the gradients, 1 MB to 25 MB"},
     {"sync.exactness", JOB_CHOICE, AT(sync.exactness), "exact", "exact|relaxed", 0, 0,
      "the same bits on all ranks, or not"},
 
