@@ -1,6 +1,7 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <string.h>
 
 static uint64_t splitmix64(uint64_t *state)
 {
@@ -15,6 +16,7 @@ void rng_seed(rng_t *rng, uint64_t seed, uint64_t stream)
     uint64_t state = seed;
     state = splitmix64(&state) ^ stream;
     for (int i = 0; i < 4; i++) rng->s[i] = splitmix64(&state);
+    rng->has_normal = false;
 }
 
 static inline uint64_t rotl(uint64_t x, int k)
@@ -51,13 +53,40 @@ double rng_uniform(rng_t *rng)
     return (double)(rng_next(rng) >> 11) * 0x1p-53;
 }
 
+/* ln x = e ln 2 + 2 artanh((m - 1) / (m + 1)), x = m 2^e, m in [1/sqrt 2, sqrt 2]; the series ends below
+ * 2^-53. */
+double rng_log(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 52) - 1023;
+    bits = (bits & 0xfffffffffffffu) | (uint64_t)1023 << 52;
+    double m;
+    memcpy(&m, &bits, sizeof m);
+    if (m > 1.4142135623730951) {
+        m *= 0.5;
+        exponent++;
+    }
+    double s = (m - 1) / (m + 1), square = s * s, series = 0;
+    for (int k = 21; k >= 1; k -= 2) series = series * square + 1.0 / k;
+    return exponent * 0.69314718055994531 + 2 * s * series;
+}
+
+/* Polar method (Marsaglia, Bray 1964), both numbers of a pair used. */
 double rng_normal(rng_t *rng)
 {
+    if (rng->has_normal) {
+        rng->has_normal = false;
+        return rng->normal;
+    }
     double u, v, s;
     do {
         u = 2 * rng_uniform(rng) - 1;
         v = 2 * rng_uniform(rng) - 1;
         s = u * u + v * v;
     } while (s >= 1 || s == 0);
-    return u * sqrt(-2 * log(s) / s);
+    double scale = sqrt(-2 * rng_log(s) / s);
+    rng->normal = v * scale;
+    rng->has_normal = true;
+    return u * scale;
 }

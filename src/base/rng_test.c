@@ -1,8 +1,10 @@
 #include "base/rng.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -21,7 +23,7 @@ static void numbers_are_those_of_xoshiro256(void **state)
                                          8476171486693032832u,
                                          10595114339597558777u,
                                          2904607092377533576u};
-    rng_t rng = {{1, 2, 3, 4}};
+    rng_t rng = {.s = {1, 2, 3, 4}};
     for (size_t i = 0; i < sizeof published / sizeof published[0]; i++)
         assert_true(rng_next(&rng) == published[i]);
 }
@@ -84,16 +86,98 @@ static void uniform_is_in_its_range(void **state)
         sum += x;
     }
     assert_true(sum > 49500 && sum < 50500);
-    rng_t ones = {{0, 0x1c71c71c71c71c72u, 0, 0}}; /* next is near its largest */
+    rng_t ones = {.s = {0, 0x1c71c71c71c71c72u, 0, 0}}; /* next is near its largest */
     assert_true(rng_uniform(&ones) < 1);
+}
+
+static uint64_t bits_of(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Initial weights, each rank's own: only + - * / and sqrt, so no libm and no contraction changes them. */
+static void reals_have_the_same_bits_everywhere(void **state)
+{
+    (void)state;
+    rng_t rng;
+    rng_seed(&rng, 42, 7);
+    const uint64_t next[] = {0x4150452ab869a892, 0x63980fc0383ce41b, 0x6276ee9c4552e56d, 0x96a8154c710ce93c};
+    for (size_t i = 0; i < sizeof next / sizeof next[0]; i++)
+        if (rng_next(&rng) != next[i]) fail_msg("number %zu", i);
+    const uint64_t uniform[] = {0x3fed6a70b90d9d14, 0x3fe6024f9300ed00};
+    for (size_t i = 0; i < sizeof uniform / sizeof uniform[0]; i++)
+        if (bits_of(rng_uniform(&rng)) != uniform[i]) fail_msg("uniform number %zu", i);
+    const uint64_t normal[] = {0xc003e3c8e5d2e426, 0x3fea65d042f18578, 0xbff01a4636bb53c3, 0x3feccfdbe6223eca,
+                               0x3fd3c2065417eafd};
+    for (size_t i = 0; i < sizeof normal / sizeof normal[0]; i++)
+        if (bits_of(rng_normal(&rng)) != normal[i]) fail_msg("normal number %zu", i);
+}
+
+static void streams_and_seeds_differ(void **state)
+{
+    (void)state;
+    rng_t a, b, c;
+    rng_seed(&a, 1, 0);
+    rng_seed(&b, 1, 1);
+    rng_seed(&c, 2, 0);
+    int same = 0;
+    for (int i = 0; i < 1000; i++) {
+        uint64_t x = rng_next(&a), y = rng_next(&b), z = rng_next(&c);
+        same += (x == y) + (x == z) + (y == z);
+    }
+    assert_int_equal(same, 0);
+    rng_seed(&a, 1, 0);
+    rng_normal(&a);
+    rng_seed(&a, 1, 0); /* the kept half of a pair does not outlive a new seed */
+    rng_seed(&b, 1, 0);
+    assert_true(rng_normal(&a) == rng_normal(&b));
+}
+
+static void normal_numbers_have_their_moments(void **state)
+{
+    (void)state;
+    enum { DRAWS = 100000 };
+    double sum = 0, squares = 0, pairs = 0, before = 0;
+    int outside = 0;
+    rng_t rng;
+    rng_seed(&rng, 9, 3);
+    for (int i = 0; i < DRAWS; i++) {
+        double x = rng_normal(&rng);
+        sum += x;
+        squares += x * x;
+        pairs += x * before;
+        outside += fabs(x) > 1.959964;
+        before = x;
+    }
+    assert_true(fabs(sum / DRAWS) < 0.015 && fabs(squares / DRAWS - 1) < 0.02 && fabs(pairs / DRAWS) < 0.015);
+    assert_in_range(outside, DRAWS / 20 - 300, DRAWS / 20 + 300);
+}
+
+static void the_logarithm_is_right(void **state)
+{
+    (void)state;
+    assert_true(rng_log(1) == 0);
+    for (double x = 1; x > 1e-300; x *= 0.97) {
+        double found = rng_log(x), expected = log(x);
+        if (!(fabs(found - expected) <= 4e-16 * fabs(expected) + 1e-18))
+            fail_msg("log(%g): %.17g, expected %.17g", x, found, expected);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_those_of_xoshiro256), cmocka_unit_test(a_seed_gives_the_same_everywhere),
-        cmocka_unit_test(below_stays_below_and_is_even),   cmocka_unit_test(a_large_bound_is_even_too),
+        cmocka_unit_test(numbers_are_those_of_xoshiro256),
+        cmocka_unit_test(a_seed_gives_the_same_everywhere),
+        cmocka_unit_test(below_stays_below_and_is_even),
+        cmocka_unit_test(a_large_bound_is_even_too),
         cmocka_unit_test(uniform_is_in_its_range),
+        cmocka_unit_test(reals_have_the_same_bits_everywhere),
+        cmocka_unit_test(streams_and_seeds_differ),
+        cmocka_unit_test(normal_numbers_have_their_moments),
+        cmocka_unit_test(the_logarithm_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
  * Initial weights: value + deviation * normal, from the seed and the parameter's index alone, the same bits
- * on every machine: only + - * / and sqrt without contraction (init.c is compiled so), no libm.
+ * on every machine (base/rng.h; init.c is compiled without contraction, too).
  */
 #ifndef NN_INIT_H
 #define NN_INIT_H
@@ -14,8 +14,5 @@ typedef struct init_rule {
 } init_rule_t;
 
 void init_weights(const nn_param_t *param, nn_dtype_t dtype, init_rule_t rule, uint64_t seed, uint32_t index);
-
-/* Natural logarithm of x in (0, 1], within a few units in the last place. Exposed for its test. */
-double init_log(double x);
 
 #endif
