@@ -36,14 +36,32 @@ void json_free(json_t *value)
     cJSON_Delete(out(value));
 }
 
+/* A value that could not be added, for want of memory, must not just be missing in what is printed: its
+ * container remembers. cJSON uses the lowest ten bits of a type. */
+#define INCOMPLETE (1 << 20)
+
+static void not_added(json_t *container, json_t *value)
+{
+    if (container != NULL) out(container)->type |= INCOMPLETE;
+    json_free(value);
+}
+
+static bool is_complete(const cJSON *value)
+{
+    if (value->type & INCOMPLETE) return false;
+    for (const cJSON *child = value->child; child != NULL; child = child->next)
+        if (!is_complete(child)) return false;
+    return true;
+}
+
 void json_set(json_t *object, const char *key, json_t *value)
 {
-    if (!cJSON_AddItemToObject(out(object), key, out(value))) json_free(value);
+    if (!cJSON_AddItemToObject(out(object), key, out(value))) not_added(object, value);
 }
 
 void json_append(json_t *array, json_t *value)
 {
-    if (!cJSON_AddItemToArray(out(array), out(value))) json_free(value);
+    if (!cJSON_AddItemToArray(out(array), out(value))) not_added(array, value);
 }
 
 /* cJSON is content with 15 digits where the 16th is off by little; a raw item keeps what we print. */
@@ -103,7 +121,7 @@ void json_append_number(json_t *array, double number)
 
 char *json_print(const json_t *value, bool pretty)
 {
-    if (value == NULL) return NULL;
+    if (value == NULL || !is_complete(in(value))) return NULL;
     return pretty ? cJSON_Print(in(value)) : cJSON_PrintUnformatted(in(value));
 }
 

@@ -1,5 +1,6 @@
 #include "platform/json/json.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -279,6 +280,56 @@ static void a_changed_byte_is_harmless(void **state)
         }
 }
 
+/* ---- Without memory -------------------------------------------------------------------------- */
+
+static json_t *build(void)
+{
+    json_t *root = json_object(), *inner = json_object(), *list = json_array();
+    json_set_string(root, "text", "a \"b\"\n");
+    json_set_number(root, "number", 1.5);
+    json_set_number(root, "none", (double)NAN);
+    json_set_number(root, "endless", (double)INFINITY);
+    json_set_string(root, "missing", NULL);
+    json_set_bool(inner, "true", true);
+    json_append_number(list, 9007199254740992.0);
+    json_append_string(list, "x");
+    json_append(list, inner);
+    json_set(root, "list", list);
+    return root;
+}
+
+#define BUILT                                                                                                \
+    "{\"text\":\"a \\\"b\\\"\\n\",\"number\":1.5,\"none\":null,\"endless\":null,\"missing\":null,"           \
+    "\"list\":[9007199254740992,\"x\",{\"true\":true}]}"
+
+static long left; /* allocations that still succeed */
+
+static void *failing_malloc(size_t bytes)
+{
+    return left-- > 0 ? malloc(bytes) : NULL;
+}
+
+/* Whichever allocation fails: the whole text or none, never one that lacks something. */
+static void nothing_is_lost_without_memory(void **state)
+{
+    (void)state;
+    cJSON_Hooks hooks = {.malloc_fn = failing_malloc, .free_fn = free};
+    long n = 0;
+    char *text = NULL;
+    for (; text == NULL && n < 1000; n++) {
+        left = n;
+        cJSON_InitHooks(&hooks);
+        json_t *root = build();
+        text = json_print(root, false);
+        json_free(root);
+        cJSON_InitHooks(NULL);
+        if (text != NULL) assert_string_equal(text, BUILT);
+    }
+    assert_non_null(text);
+    assert_true(n > 20);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +342,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_utf8),
         cmocka_unit_test(a_text_that_is_cut_off_is_none),
         cmocka_unit_test(a_changed_byte_is_harmless),
+        cmocka_unit_test(nothing_is_lost_without_memory),
     };
     return cmocka_run_group_tests(tests, open_page, NULL);
 }
