@@ -29,7 +29,8 @@ typedef struct inspan_progress {
     double validation_loss;                    /* of the last evaluation; NaN: none yet */
     double samples_per_s;                      /* all ranks, over the last steps */
     double compute_s, exposed_comm_s, input_s; /* totals of this rank */
-    uint64_t bytes_sent, param_hash;
+    uint64_t bytes_sent;
+    uint64_t param_hash; /* of the weights when ranks last compared them; 0: not yet */
 } inspan_progress_t;
 
 /* Latest state; sent with the next tick (a tick each fifth of failure_timeout, at most every 200 ms). Does

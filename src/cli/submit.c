@@ -73,11 +73,8 @@ static inspan_status_t check_memory(submit_t *submit, const nn_model_config_t *m
 {
     uint64_t data_bytes = 0;
     for (uint32_t i = 0; i < submit->n_data; i++) data_bytes += submit->data[i].bytes;
-    uint32_t micro_batch = job_micro_batch(&submit->job, submit->job.train.global_batch);
-    inspan_status_t status =
-        job_memory(&submit->job, model, micro_batch, data_bytes, &submit->memory_bytes, err);
-    if (status == INSPAN_OK)
-        status = job_memory(&submit->job, model, micro_batch, 0, &submit->model_bytes, err);
+    inspan_status_t status = job_memory(&submit->job, model, 0, data_bytes, &submit->memory_bytes, err);
+    if (status == INSPAN_OK) status = job_memory(&submit->job, model, 0, 0, &submit->model_bytes, err);
     if (submit->job.nodes.memory > submit->memory_bytes) submit->memory_bytes = submit->job.nodes.memory;
     return status;
 }

@@ -56,6 +56,8 @@ static json_t *node_json(const rank_view_t *view, double all_samples)
     json_set_number(node, "input_s", view->input_s);
     json_set_number(node, "bytes_sent", view->bytes_sent);
     json_set_string(node, "param_hash", view->hash[0] != '\0' ? view->hash : NULL);
+    json_set_number(node, "micro_batch", own_number(view, "micro_batch", (double)NAN));
+    json_set_string(node, "gemm", view->own == NULL ? NULL : json_get_string(view->own, "gemm"));
     return node;
 }
 

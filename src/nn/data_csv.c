@@ -179,6 +179,16 @@ static inspan_status_t read_lines(csv_t *csv, inspan_error_t *err)
     return INSPAN_OK;
 }
 
+/* Give back what the growth of the arrays took beyond their ends. */
+static void fit(csv_t *csv)
+{
+    const size_t size = csv->dtype == NN_FP64 ? sizeof(double) : sizeof(float);
+    void *features = reallocarray(csv->features, csv->n, size);
+    uint32_t *labels = reallocarray(csv->labels.items, csv->labels.n, sizeof *labels);
+    if (features != NULL) csv->features = features; /* else they stay where they are */
+    if (labels != NULL) csv->labels.items = labels;
+}
+
 inspan_status_t data_read_csv(const nn_data_config_t *config, data_content_t *content, inspan_error_t *err)
 {
     char *file = NULL;
@@ -192,6 +202,7 @@ inspan_status_t data_read_csv(const nn_data_config_t *config, data_content_t *co
     else
         status = read_lines(&csv, err);
     free(file);
+    if (status == INSPAN_OK) fit(&csv);
     content->features = csv.features;
     content->labels = csv.labels.items;
     content->rows = csv.labels.n;

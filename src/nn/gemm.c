@@ -39,7 +39,7 @@ static void reject(const gemm_candidate_t *candidate, const char *type, const ch
     report("%s %s: wrong, not used; ", candidate->name, type);
 }
 
-static void try_f32(const gemm_candidate_t *candidate, const char **name, double *speed)
+static void try_f32(const gemm_candidate_t *candidate, double *speed)
 {
     char fault[160] = "";
     if (candidate->f32 == NULL) return;
@@ -51,11 +51,11 @@ static void try_f32(const gemm_candidate_t *candidate, const char **name, double
     report("%s: fp32 %.0f GFLOP/s; ", candidate->name, found);
     if (choice.f32 != NULL && found < *speed * CLEARLY_FASTER) return;
     choice.f32 = candidate->f32;
-    *name = candidate->name;
+    memcpy(choice.name32, candidate->name, sizeof choice.name32);
     *speed = found;
 }
 
-static void try_f64(const gemm_candidate_t *candidate, const char **name, double *speed)
+static void try_f64(const gemm_candidate_t *candidate, double *speed)
 {
     char fault[160] = "";
     if (candidate->f64 == NULL) return;
@@ -67,7 +67,7 @@ static void try_f64(const gemm_candidate_t *candidate, const char **name, double
     report("%s: fp64 %.0f GFLOP/s; ", candidate->name, found);
     if (choice.f64 != NULL && found < *speed * CLEARLY_FASTER) return;
     choice.f64 = candidate->f64;
-    *name = candidate->name;
+    memcpy(choice.name64, candidate->name, sizeof choice.name64);
     *speed = found;
 }
 
@@ -77,18 +77,19 @@ static void choose(void)
     gemm_candidate_t candidates[GEMM_CANDIDATES];
     size_t n = gemm_load(nn_isa_best(), candidates);
     gemm_enter_thread();
-    const char *name32 = "none", *name64 = "none";
+    strcpy(choice.name32, "none");
+    strcpy(choice.name64, "none");
     double speed32 = 0, speed64 = 0;
     for (size_t i = 0; i < n; i++) {
         if (!is_wanted(&candidates[i])) continue;
-        try_f32(&candidates[i], &name32, &speed32);
-        try_f64(&candidates[i], &name64, &speed64);
+        try_f32(&candidates[i], &speed32);
+        try_f64(&candidates[i], &speed64);
     }
     for (size_t i = 0; i < n; i++) {
-        if (choice.f32 == NULL) try_f32(&candidates[i], &name32, &speed32);
-        if (choice.f64 == NULL) try_f64(&candidates[i], &name64, &speed64);
+        if (choice.f32 == NULL) try_f32(&candidates[i], &speed32);
+        if (choice.f64 == NULL) try_f64(&candidates[i], &speed64);
     }
-    report("taken: %s for fp32, %s for fp64", name32, name64);
+    report("taken: %s for fp32, %s for fp64", choice.name32, choice.name64);
     log_info("nn: %s", choice.report);
 }
 
@@ -96,6 +97,12 @@ const gemm_choice_t *gemm_choose(void)
 {
     pthread_once(&chosen_once, choose);
     return &choice;
+}
+
+const char *nn_gemm_name(nn_dtype_t dtype)
+{
+    const gemm_choice_t *taken = gemm_choose();
+    return dtype == NN_FP64 ? taken->name64 : taken->name32;
 }
 
 const char *nn_gemm_report(void)

@@ -28,7 +28,8 @@ typedef void (*gemm_f64_t)(bool transpose_a, bool transpose_b, size_t m, size_t 
 typedef struct gemm_choice {
     gemm_f32_t f32; /* NULL: not one right candidate */
     gemm_f64_t f64;
-    char report[512]; /* for people: every candidate with its speed or its fault */
+    char name32[48], name64[48]; /* of the candidates taken; "none" */
+    char report[512];            /* for people: every candidate with its speed or its fault */
 } gemm_choice_t;
 
 const gemm_choice_t *gemm_choose(void); /* Any thread; blocks for about a tenth of a second the first time. */

@@ -66,6 +66,14 @@ static inspan_status_t check_conv(const nn_model_config_t *c, inspan_error_t *er
         return error_set(err, INSPAN_INVALID,
                          "model.inputs is %u: expected channels * height * width = %u * %u * %u", c->inputs,
                          c->channels, c->height, c->width);
+    const uint64_t pooled =
+        (uint64_t)2 * c->filters * (c->height / 4) * (c->width / 4); /* the head's inputs */
+    if (pooled > INT32_MAX)
+        return error_set(
+            err, INSPAN_INVALID,
+            "model.filters is %u: for images of %u x %u the last layer has %llu inputs, at most %d; "
+            "take fewer filters or smaller images",
+            c->filters, c->height, c->width, (unsigned long long)pooled, INT32_MAX);
     return INSPAN_OK;
 }
 
@@ -142,11 +150,13 @@ static const model_ops_t *find_ops(const nn_model_config_t *config)
     return OPS[config->kind][config->dtype];
 }
 
-/* A model without memory, laid out for its sizes. */
-static inspan_status_t plan(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
-                            nn_model_t **out, uint64_t *weights_bytes, uint64_t *activation_bytes,
-                            inspan_error_t *err)
+inspan_status_t model_plan(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
+                           nn_model_t **out, uint64_t *weights_bytes, uint64_t *activation_bytes,
+                           inspan_error_t *err)
 {
+    if (threads == 0 || threads > POOL_THREADS_MAX)
+        return error_set(err, INSPAN_INVALID, "compute threads: expected 1 to %d, found %u", POOL_THREADS_MAX,
+                         threads);
     inspan_status_t status = check_config(config, micro_batch, err);
     if (status != INSPAN_OK) return status;
     const model_ops_t *ops = find_ops(config);
@@ -177,7 +187,7 @@ inspan_status_t nn_model_memory(const nn_model_config_t *config, uint32_t micro_
                                 uint64_t *weights_bytes, uint64_t *activation_bytes, inspan_error_t *err)
 {
     nn_model_t *model = NULL;
-    inspan_status_t status = plan(config, micro_batch, 1, &model, weights_bytes, activation_bytes, err);
+    inspan_status_t status = model_plan(config, micro_batch, 1, &model, weights_bytes, activation_bytes, err);
     if (status == INSPAN_OK) nn_model_close(model);
     return status;
 }
@@ -201,8 +211,8 @@ static inspan_status_t take_memory(nn_model_t *model, uint64_t weights_bytes, ui
     return INSPAN_OK;
 }
 
-static inspan_status_t start(nn_model_t *model, uint64_t weights_bytes, uint64_t activation_bytes,
-                             inspan_error_t *err)
+inspan_status_t model_start(nn_model_t *model, uint64_t weights_bytes, uint64_t activation_bytes,
+                            inspan_error_t *err)
 {
     const gemm_choice_t *gemm = gemm_choose();
     if (gemm->f32 == NULL || gemm->f64 == NULL)
@@ -222,14 +232,11 @@ inspan_status_t nn_model_open(const nn_model_config_t *config, uint32_t micro_ba
                               nn_model_t **out, inspan_error_t *err)
 {
     *out = NULL;
-    if (threads == 0 || threads > POOL_THREADS_MAX)
-        return error_set(err, INSPAN_INVALID, "compute threads: expected 1 to %d, found %u", POOL_THREADS_MAX,
-                         threads);
     nn_model_t *model = NULL;
     uint64_t weights_bytes = 0, activation_bytes = 0;
     inspan_status_t status =
-        plan(config, micro_batch, threads, &model, &weights_bytes, &activation_bytes, err);
-    if (status == INSPAN_OK) status = start(model, weights_bytes, activation_bytes, err);
+        model_plan(config, micro_batch, threads, &model, &weights_bytes, &activation_bytes, err);
+    if (status == INSPAN_OK) status = model_start(model, weights_bytes, activation_bytes, err);
     if (status != INSPAN_OK) {
         nn_model_close(model);
         return status;

@@ -42,6 +42,17 @@ static inline void model_done(const model_pass_t *pass, uint32_t index)
     if (pass->ready != NULL) pass->ready(pass->context, index);
 }
 
+/* Check the config, and lay a model out without taking memory for it: names and shapes of its parameters are
+ * there, their weights are not. INVALID, NO_MEMORY. nn_model_close frees. */
+inspan_status_t model_plan(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
+                           nn_model_t **model, uint64_t *weights_bytes, uint64_t *activation_bytes,
+                           inspan_error_t *err);
+
+/* Take the memory that the plan names, start the threads, set the initial weights. After a failure the model
+ * is good for nn_model_close alone. */
+inspan_status_t model_start(nn_model_t *model, uint64_t weights_bytes, uint64_t activation_bytes,
+                            inspan_error_t *err);
+
 struct model_ops {
     uint32_t (*count_params)(const nn_model_config_t *config);
     size_t (*state_bytes)(const nn_model_config_t *config);

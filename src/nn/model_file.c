@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "nn/nn.h"
+#include "base/units.h"
+#include "nn/model.h"
 #include "platform/json/json.h"
+#include "platform/os/os_cgroup.h"
 #include "platform/os/os_file.h"
 
 #define CONFIG_MAX         (1u << 20)
@@ -224,6 +226,61 @@ inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspa
     return status;
 }
 
+/* Weights, the file's tensors while they are read in, and activations, against what there is. */
+static inspan_status_t check_memory(const char *folder, uint64_t weights, uint64_t file, uint64_t activations,
+                                    inspan_error_t *err)
+{
+    char need[32], parts[3][32], has[32];
+    const uint64_t memory = os_memory_bytes();
+    uint64_t all = 0;
+    if (__builtin_add_overflow(weights, file, &all) || __builtin_add_overflow(all, activations, &all))
+        all = UINT64_MAX;
+    if (all <= memory) return INSPAN_OK;
+    return error_set(
+        err, INSPAN_NO_MEMORY,
+        "the model in %s needs %s of memory (weights %s, the file while it is read %s, activations %s): "
+        "this machine has %s",
+        folder, units_format_size(all, need, sizeof need),
+        units_format_size(weights, parts[0], sizeof parts[0]),
+        units_format_size(file, parts[1], sizeof parts[1]),
+        units_format_size(activations, parts[2], sizeof parts[2]),
+        units_format_size(memory, has, sizeof has));
+}
+
+/* What config.json asks for is compared with the file and with the machine before any of it is taken. */
+static inspan_status_t open_checked(const char *folder, const nn_model_config_t *config, uint32_t micro_batch,
+                                    uint32_t threads, nn_model_t **model, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    const nn_param_t *params = NULL;
+    uint64_t weights = 0, activations = 0, file = 0;
+    inspan_status_t status = model_plan(config, micro_batch, threads, model, &weights, &activations, err);
+    if (status != INSPAN_OK) {
+        error_prefix(err, "%s/config.json", folder);
+        return status;
+    }
+    const uint32_t n = nn_model_params(*model, &params);
+    status = path_in(folder, "model.safetensors", path, err);
+    if (status == INSPAN_OK) status = nn_safetensors_check(path, params, n, &file, err);
+    if (status == INSPAN_OK) status = check_memory(folder, weights, file, activations, err);
+    return status == INSPAN_OK ? model_start(*model, weights, activations, err) : status;
+}
+
+static inspan_status_t read_weights(const char *folder, const nn_model_t *model, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    const nn_param_t *params = NULL;
+    const uint32_t n = nn_model_params(model, &params);
+    inspan_status_t status = path_in(folder, "model.safetensors", path, err);
+    if (status != INSPAN_OK) return status;
+    nn_param_t *into = malloc((n + 1) * sizeof *into);
+    if (into == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory to read %s", path);
+    memcpy(into, params, n * sizeof *into);
+    status = nn_safetensors_read(path, into, n, nn_model_config(model)->dtype, err);
+    free(into);
+    return status;
+}
+
 inspan_status_t nn_model_load(const char *folder, uint32_t micro_batch, uint32_t threads, nn_model_t **out,
                               inspan_error_t *err)
 {
@@ -232,23 +289,8 @@ inspan_status_t nn_model_load(const char *folder, uint32_t micro_batch, uint32_t
     nn_model_t *model = NULL;
     inspan_status_t status = path_in(folder, "config.json", path, err);
     if (status == INSPAN_OK) status = read_config(path, &config, err);
-    if (status == INSPAN_OK) {
-        status = nn_model_open(&config, micro_batch, threads, &model, err);
-        if (status != INSPAN_OK) error_prefix(err, "%s", path);
-    }
-    if (status == INSPAN_OK) status = path_in(folder, "model.safetensors", path, err);
-    if (status == INSPAN_OK) {
-        const nn_param_t *params = NULL;
-        uint32_t n = nn_model_params(model, &params);
-        nn_param_t *into = malloc((n + 1) * sizeof *into);
-        if (into == NULL) {
-            status = error_set(err, INSPAN_NO_MEMORY, "no memory to read %s", path);
-        } else {
-            memcpy(into, params, n * sizeof *into);
-            status = nn_safetensors_read(path, into, n, config.dtype, err);
-        }
-        free(into);
-    }
+    if (status == INSPAN_OK) status = open_checked(folder, &config, micro_batch, threads, &model, err);
+    if (status == INSPAN_OK) status = read_weights(folder, model, err);
     if (status != INSPAN_OK) {
         nn_model_close(model);
         return status;

@@ -137,6 +137,63 @@ static void broken_configs_are_refused(void **state)
     assert_int_equal(nn_model_load("/nonexistent", 1, 1, &back, &err), INSPAN_NOT_FOUND);
 }
 
+/* A config that asks for more memory than there is must be refused by the file beside it, before any is
+ * taken. */
+static void foreign_sizes_are_compared_with_the_file(void **state)
+{
+    (void)state;
+    static const char *const sizes[] = {
+        "\"n_embd\":65536,\"n_head\":1,\"n_layer\":1024,\"n_positions\":1048576,\"vocab_size\":65536",
+        "\"n_embd\":16,\"n_head\":1,\"n_layer\":2,\"n_positions\":1048576,\"vocab_size\":256",
+        "\"n_embd\":16384,\"n_head\":2,\"n_layer\":1,\"n_positions\":8,\"vocab_size\":256"};
+    nn_model_config_t config = config_of(NN_GPT, NN_FP32);
+    nn_model_t *model = opened(&config), *back = NULL;
+    assert_int_equal(nn_model_save(model, folder, &err), INSPAN_OK);
+    nn_model_close(model);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_new\",%s}",
+                 sizes[i]);
+        put("config.json", text);
+        inspan_status_t status = nn_model_load(folder, 1, 1, &back, &err);
+        if (status != INSPAN_MISMATCH) fail_msg("%s: %s", inspan_status_text(status), err.text);
+    }
+}
+
+/* Files may be large and hold nothing (sparse): then the machine's memory decides. */
+static void a_model_larger_than_memory_is_refused_with_figures(void **state)
+{
+    (void)state;
+    static const uint64_t dim = 1 << 20, weights = dim * dim * 4; /* 4.4 TB */
+    char header[512], text[256];
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"inspan-mlp\",\"layers\":1,\"dim\":%llu,\"inputs\":%llu,\"classes\":2}",
+             (unsigned long long)dim, (unsigned long long)dim);
+    put("config.json", text);
+    uint64_t at[5] = {0, weights, weights + 4 * dim, weights + 12 * dim, weights + 12 * dim + 8};
+    unsigned long long a[5];
+    for (int i = 0; i < 5; i++) a[i] = at[i];
+    uint64_t length = (uint64_t)snprintf(
+        header, sizeof header,
+        "{\"layers.0.weight\":{\"dtype\":\"F32\",\"shape\":[%llu,%llu],\"data_offsets\":[%llu,%llu]},"
+        "\"layers.0.bias\":{\"dtype\":\"F32\",\"shape\":[%llu],\"data_offsets\":[%llu,%llu]},"
+        "\"layers.1.weight\":{\"dtype\":\"F32\",\"shape\":[%llu,2],\"data_offsets\":[%llu,%llu]},"
+        "\"layers.1.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[%llu,%llu]}}",
+        (unsigned long long)dim, (unsigned long long)dim, a[0], a[1], (unsigned long long)dim, a[1], a[2],
+        (unsigned long long)dim, a[2], a[3], a[3], a[4]);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(&length, 1, 8, file), 8);
+    assert_int_equal(fwrite(header, 1, length, file), length);
+    assert_int_equal(fclose(file), 0);
+    if (truncate(path, (off_t)(8 + length + at[4])) != 0) skip(); /* a file system without so large files */
+    nn_model_t *model = NULL;
+    assert_int_equal(nn_model_load(folder, 1, 1, &model, &err), INSPAN_NO_MEMORY);
+    if (strstr(err.text, "needs 8796.1 GB of memory") == NULL || strstr(err.text, "this machine has") == NULL)
+        fail_msg("%s", err.text);
+}
+
 /* ---- Generating ------------------------------------------------------------------------------ */
 
 typedef struct text {
@@ -221,6 +278,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_saved_model_is_the_same_one),
         cmocka_unit_test(broken_configs_are_refused),
+        cmocka_unit_test(foreign_sizes_are_compared_with_the_file),
+        cmocka_unit_test(a_model_larger_than_memory_is_refused_with_figures),
         cmocka_unit_test(sampling_follows_the_model),
         cmocka_unit_test(generating_is_refused_where_it_cannot_be),
     };

@@ -433,6 +433,13 @@ static void test_bad_configs(void **state)
     }
     inspan_error_t err;
     nn_model_t *model;
+    uint64_t weights, activations;
+    nn_model_config_t wide = CONV; /* the head's rows pass what libraries count with */
+    wide.channels = 1, wide.height = wide.width = 8192, wide.inputs = 8192 * 8192, wide.filters = 256;
+    assert_int_equal(nn_model_memory(&wide, 1, &weights, &activations, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "has 2147483648 inputs, at most 2147483647"));
+    wide.filters = 255;
+    assert_int_equal(nn_model_memory(&wide, 1, &weights, &activations, &err), INSPAN_OK);
     assert_int_equal(nn_model_open(&GPT, 0, 1, &model, &err), INSPAN_INVALID);
     assert_int_equal(nn_model_open(&GPT, 1, 0, &model, &err), INSPAN_INVALID);
     assert_int_equal(nn_model_open(&GPT, UINT32_MAX, 1, &model, &err), INSPAN_INVALID);

@@ -97,6 +97,10 @@ inspan_status_t nn_model_next(nn_model_t *model, const uint16_t *tokens, uint32_
  * then. */
 const char *nn_gemm_report(void);
 
+/* The gemm of this type by its name ("oneDNN 2.6"), as $INSPAN_GEMM takes it; "none". Makes the choice as
+ * above. */
+const char *nn_gemm_name(nn_dtype_t dtype);
+
 /* ---- Optimisers: elementwise over the flat parameter list, the same bits on every instruction set  */
 
 typedef enum nn_optimizer_kind { NN_SGD, NN_ADAMW } nn_optimizer_kind_t;
@@ -120,8 +124,8 @@ void nn_optimizer_close(nn_optimizer_t *optimizer);
 /*
  * Apply the mean gradient: grad_sums[i] / total_samples, clipped by its global norm, at step `step` (from 0,
  * gives learning rate and bias correction by our own routines: + - * / sqrt alone, no contraction, so that
- * all machines get the same bits). *norm: the global norm before clipping. INVALID if the norm is not finite
- * (nothing is applied).
+ * all machines get the same bits, whatever floating-point mode the calling thread has). *norm: the global
+ * norm before clipping. INVALID if the norm is not finite (nothing is applied).
  */
 inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,
                                    double total_samples, uint64_t step, double *norm, inspan_error_t *err);
@@ -182,8 +186,14 @@ inspan_status_t nn_safetensors_write(const char *path, const nn_param_t *tensors
 inspan_status_t nn_safetensors_read(const char *path, nn_param_t *into, uint32_t n, nn_dtype_t dtype,
                                     inspan_error_t *err);
 
+/* The same checks without loading: does the file hold every tensor of `tensors` (weights are not looked at)?
+ * *bytes: what these take in the file. */
+inspan_status_t nn_safetensors_check(const char *path, const nn_param_t *tensors, uint32_t n, uint64_t *bytes,
+                                     inspan_error_t *err);
+
 /* model.safetensors + config.json (Hugging Face's fields for a gpt) in a folder; and a model from such a
- * folder. */
+ * folder: all checks come before memory is taken, NO_MEMORY where the machine (or the control group) has
+ * less. */
 inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspan_error_t *err);
 inspan_status_t nn_model_load(const char *folder, uint32_t micro_batch, uint32_t threads, nn_model_t **model,
                               inspan_error_t *err);

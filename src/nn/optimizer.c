@@ -1,3 +1,4 @@
+#include <fenv.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,8 +188,10 @@ static void apply_sgd(nn_optimizer_t *optimizer, const void *const *grad_sums, d
     }
 }
 
-inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,
-                                   double total_samples, uint64_t step, double *norm, inspan_error_t *err)
+/* Out of line, so that no arithmetic of it moves out of the floating-point mode set around the call. */
+static __attribute__((noinline)) inspan_status_t apply(nn_optimizer_t *optimizer,
+                                                       const void *const *grad_sums, double total_samples,
+                                                       uint64_t step, double *norm, inspan_error_t *err)
 {
     if (!(total_samples > 0))
         return error_set(err, INSPAN_INVALID, "optimiser: step %llu has no samples",
@@ -199,7 +202,8 @@ inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const 
             err, INSPAN_INVALID,
             "the gradient of step %llu is not finite (its norm is %g): the training diverged; a smaller "
             "train.lr, a longer train.warmup or train.clip help",
-            (unsigned long long)step, *norm);
+            (unsigned long long)step,
+            isnan(*norm) ? (double)NAN : *norm); /* without the sign that some NaNs have */
     double scale = 1 / total_samples;
     double shrink = optimizer->config.clip > 0 ? optimizer->config.clip / (*norm + CLIP_MARGIN) : 1;
     if (shrink < 1) scale = scale * shrink;
@@ -208,4 +212,16 @@ inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const 
     else
         apply_sgd(optimizer, grad_sums, scale, step);
     return INSPAN_OK;
+}
+
+inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,
+                                   double total_samples, uint64_t step, double *norm, inspan_error_t *err)
+{
+    /* Another rounding, or flush-to-zero that some library has set on this thread, would change bits. */
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    inspan_status_t status = apply(optimizer, grad_sums, total_samples, step, norm, err);
+    fesetenv(&callers);
+    return status;
 }

@@ -1,3 +1,4 @@
+#include <fenv.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,9 @@
 #include <string.h>
 
 #include <cmocka.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "base/hash.h"
 #include "base/rng.h"
@@ -27,6 +31,19 @@ static void put(void *array, nn_dtype_t dtype, int i, double value)
         ((double *)array)[i] = value;
     else
         ((float *)array)[i] = (float)value;
+}
+
+/* Floating-point mode of the caller of nn_optimizer_apply. */
+static int rounding = FE_TONEAREST;
+
+static inspan_status_t apply(nn_optimizer_t *optimizer, const void *const *sums, double samples,
+                             uint64_t step, double *norm)
+{
+    fesetround(rounding);
+    inspan_status_t status = nn_optimizer_apply(optimizer, sums, samples, step, norm, &err);
+    assert_int_equal(fegetround(), rounding); /* it stays the caller's */
+    fesetround(FE_TONEAREST);
+    return status;
 }
 
 /* Bits of weights, moments and norms after some steps, for one level of instruction set. */
@@ -65,7 +82,7 @@ static uint64_t run_golden(nn_optimizer_kind_t kind, nn_dtype_t dtype)
             put(gradients, dtype, i, value);
         }
         double norm = 0;
-        assert_int_equal(nn_optimizer_apply(optimizer, sums, 7, step, &norm, &err), INSPAN_OK);
+        assert_int_equal(apply(optimizer, sums, 7, step, &norm), INSPAN_OK);
         hash = hash64(&norm, sizeof norm, hash);
     }
     hash = hash64(weights, ELEMENTS * size, hash);
@@ -76,14 +93,15 @@ static uint64_t run_golden(nn_optimizer_kind_t kind, nn_dtype_t dtype)
     return hash;
 }
 
+static const uint64_t golden[2][2] = {
+    [NN_SGD] = {[NN_FP32] = 0xef3c299180d39977, [NN_FP64] = 0xc66b074987e1ecaa},
+    [NN_ADAMW] = {[NN_FP32] = 0xe4fea49b7361d3cd, [NN_FP64] = 0x3a1c317869728d51},
+};
+
 static void bits_are_the_same_on_every_instruction_set(void **state)
 {
     (void)state;
     static const char *const levels[] = {"scalar", "avx2", "avx512"};
-    static const uint64_t golden[2][2] = {
-        [NN_SGD] = {[NN_FP32] = 0xef3c299180d39977, [NN_FP64] = 0xc66b074987e1ecaa},
-        [NN_ADAMW] = {[NN_FP32] = 0xe4fea49b7361d3cd, [NN_FP64] = 0x3a1c317869728d51},
-    };
     for (int level = 0; level < OPTIMIZER_LEVELS; level++) {
         if (optimizer_kernels_at(level, 0) == NULL) {
             print_message("skipped: this machine has no %s\n", levels[level]);
@@ -101,6 +119,53 @@ static void bits_are_the_same_on_every_instruction_set(void **state)
     }
     unsetenv("INSPAN_ISA");
 }
+
+static void bits_do_not_depend_on_the_callers_rounding(void **state)
+{
+    (void)state;
+    rounding = FE_UPWARD;
+    for (int kind = NN_SGD; kind <= NN_ADAMW; kind++)
+        for (int dtype = NN_FP32; dtype <= NN_FP64; dtype++)
+            assert_true(run_golden((nn_optimizer_kind_t)kind, (nn_dtype_t)dtype) == golden[kind][dtype]);
+    rounding = FE_TONEAREST;
+}
+
+#if defined(__x86_64__)
+#define FLUSH_AND_DENORMALS_ARE_ZERO 0x8040u
+
+/* One step from gradients so small that the moments are subnormal. */
+static void tiny_step(float moments[2][8])
+{
+    float weights[8], gradients[8];
+    nn_param_t param = {.name = "w", .count = 8, .weights = weights};
+    const void *sums[1] = {gradients};
+    const nn_param_t *kept = NULL;
+    nn_optimizer_t *optimizer = NULL;
+    nn_optimizer_config_t config = {.kind = NN_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
+    double norm = 0;
+    for (int i = 0; i < 8; i++) weights[i] = 1, gradients[i] = (float)(i + 1) * (i < 4 ? 2e-38f : 1e-20f);
+    assert_int_equal(nn_optimizer_open(&config, &param, 1, NN_FP32, &optimizer, &err), INSPAN_OK);
+    assert_int_equal(nn_optimizer_apply(optimizer, sums, 3, 0, &norm, &err), INSPAN_OK);
+    assert_int_equal(nn_optimizer_state(optimizer, &kept), 2);
+    for (int i = 0; i < 2; i++) memcpy(moments[i], kept[i].weights, 8 * sizeof(float));
+    nn_optimizer_close(optimizer);
+}
+
+static void bits_do_not_depend_on_flush_to_zero(void **state)
+{
+    (void)state;
+    float right[2][8], found[2][8];
+    const unsigned mode = _mm_getcsr();
+    tiny_step(right);
+    assert_true(fpclassify(right[0][0]) == FP_SUBNORMAL && fpclassify(right[1][4]) == FP_SUBNORMAL);
+    _mm_setcsr(mode | FLUSH_AND_DENORMALS_ARE_ZERO);
+    tiny_step(found);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(mode);
+    assert_memory_equal(found, right, sizeof right);
+    assert_int_equal(after & FLUSH_AND_DENORMALS_ARE_ZERO, FLUSH_AND_DENORMALS_ARE_ZERO);
+}
+#endif
 
 /* Each kernel at every small length and odd address against the scalar one. */
 static void tails_and_unaligned_arrays(void **state)
@@ -289,6 +354,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_the_same_on_every_instruction_set),
+        cmocka_unit_test(bits_do_not_depend_on_the_callers_rounding),
+#if defined(__x86_64__)
+        cmocka_unit_test(bits_do_not_depend_on_flush_to_zero),
+#endif
         cmocka_unit_test(tails_and_unaligned_arrays),
         cmocka_unit_test(agrees_with_pytorch),
         cmocka_unit_test(own_routines_are_exact_enough),

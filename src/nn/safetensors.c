@@ -247,12 +247,20 @@ static void convert(const safetensors_entry_t *entry, const char *data, nn_dtype
     }
 }
 
+/* Each is a part of the file, without overlaps: no sum of them overflows. */
+static uint64_t bytes_of(const reader_t *reader, const nn_param_t *tensors, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++) bytes += find(reader, tensors[i].name)->bytes;
+    return bytes;
+}
+
 /* All tensors into one staging area first, so that an error of the disk leaves the model as it was. */
 static inspan_status_t load(const reader_t *reader, nn_param_t *into, uint32_t n, nn_dtype_t dtype,
                             inspan_error_t *err)
 {
-    uint64_t bytes = 0, at = 0;
-    for (uint32_t i = 0; i < n; i++) bytes += find(reader, into[i].name)->bytes;
+    const uint64_t bytes = bytes_of(reader, into, n);
+    uint64_t at = 0;
     char *staging = malloc(bytes + 1);
     if (staging == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %" PRIu64 " bytes of %s", bytes, reader->path);
@@ -272,15 +280,37 @@ static inspan_status_t load(const reader_t *reader, nn_param_t *into, uint32_t n
     return status;
 }
 
+static inspan_status_t open_checked(reader_t *reader, const nn_param_t *tensors, uint32_t n,
+                                    inspan_error_t *err)
+{
+    inspan_status_t status = open_file(reader, err);
+    if (status == INSPAN_OK) status = read_header(reader, err);
+    for (uint32_t i = 0; i < n && status == INSPAN_OK; i++) status = check_tensor(reader, &tensors[i], err);
+    return status;
+}
+
+static void close_reader(reader_t *reader)
+{
+    safetensors_header_free(reader->header);
+    if (reader->fd >= 0) close(reader->fd);
+}
+
+inspan_status_t nn_safetensors_check(const char *path, const nn_param_t *tensors, uint32_t n, uint64_t *bytes,
+                                     inspan_error_t *err)
+{
+    reader_t reader = {.path = path};
+    inspan_status_t status = open_checked(&reader, tensors, n, err);
+    if (status == INSPAN_OK) *bytes = bytes_of(&reader, tensors, n);
+    close_reader(&reader);
+    return status;
+}
+
 inspan_status_t nn_safetensors_read(const char *path, nn_param_t *into, uint32_t n, nn_dtype_t dtype,
                                     inspan_error_t *err)
 {
     reader_t reader = {.path = path};
-    inspan_status_t status = open_file(&reader, err);
-    if (status == INSPAN_OK) status = read_header(&reader, err);
-    for (uint32_t i = 0; i < n && status == INSPAN_OK; i++) status = check_tensor(&reader, &into[i], err);
+    inspan_status_t status = open_checked(&reader, into, n, err);
     if (status == INSPAN_OK) status = load(&reader, into, n, dtype, err);
-    safetensors_header_free(reader.header);
-    if (reader.fd >= 0) close(reader.fd);
+    close_reader(&reader);
     return status;
 }

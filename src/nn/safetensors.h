@@ -2,7 +2,7 @@
  * safetensors files, format 1, as the public format description has it:
  *
  *   OFFSET SIZE MEANING                          all integers little-endian
- *        0    8 n: length of the header (at most 100 MB)
+ *        0    8 n: length of the header (the format allows 100 MB; 16 MB are taken here)
  *        8    n header: one JSON object in UTF-8 that starts with '{', padded with spaces; per tensor
  *               "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, and, if wanted,
  *               "__metadata__": {"key": "text", ...}
@@ -18,7 +18,8 @@
 
 #include <inspan/status.h>
 
-#define SAFETENSORS_HEADER_MAX  (100u * 1000 * 1000)
+/* Parsed, a hostile header takes some twenty times its length; 16 MB are the names of 100,000 tensors. */
+#define SAFETENSORS_HEADER_MAX  (16u * 1000 * 1000)
 #define SAFETENSORS_TENSORS_MAX 1000000u
 #define SAFETENSORS_DIMS_MAX    8
 

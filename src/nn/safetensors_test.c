@@ -209,12 +209,16 @@ static void wrong_lengths_and_things_that_are_no_files(void **state)
     (void)state;
     float weights[2];
     nn_param_t in = tensor("w", 1, 2, 0, weights);
-    static const uint64_t lengths[] = {3, 100, 1u << 20, 99999999, 100000001, 1ull << 40, UINT64_MAX};
+    static const uint64_t lengths[] = {3, 100, 1u << 20, 15999999, 100000001, 1ull << 40, UINT64_MAX};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         put_file(lengths[i], "{}", 2, 0);
         assert_int_equal(nn_safetensors_read(path, &in, 1, NN_FP32, &err), INSPAN_CORRUPT);
         assert_non_null(strstr(err.text, "its header claims"));
     }
+    put_file(16000001, "{}", 2, 0); /* refused by its length alone, though the file has so many bytes */
+    assert_int_equal(truncate(path, 20 << 20), 0);
+    assert_int_equal(nn_safetensors_read(path, &in, 1, NN_FP32, &err), INSPAN_CORRUPT);
+    assert_non_null(strstr(err.text, "at most 16000000 are allowed"));
     for (size_t bytes = 0; bytes < 8; bytes++) {
         assert_int_equal(os_file_write(path, "\2\0\0\0\0\0\0\0", bytes, 0600, &err), INSPAN_OK);
         assert_int_equal(nn_safetensors_read(path, &in, 1, NN_FP32, &err), INSPAN_CORRUPT);

@@ -37,7 +37,10 @@ typedef struct outcome {
     double *weights, *gradient; /* (n), as doubles */
     size_t n;
     double validation_first, validation_last, loss_last;
-    uint64_t allocations; /* on the rank's thread after the tenth step */
+    uint64_t allocations;          /* on the rank's thread after the tenth step */
+    uint64_t reported[STEPS_MAX];  /* hashes that progress had, by steps done */
+    ns_t exposed, exposed_by_save; /* at the end of the run; what saving added to it */
+    ns_t accounted, wall;          /* compute, exposed, input and evaluation; all of the run */
     char *summary;
 } outcome_t;
 
@@ -60,6 +63,7 @@ struct world {
     bool (*cancelled)(const rank_t *rank);
     void (*disturb)(rank_t *rank, uint64_t step);
     const char *save_to;
+    bool quiet; /* nobody asks for each step's hash */
 };
 
 /* Allocations of the training thread are counted: the test is linked with
@@ -106,6 +110,12 @@ static void on_applied(void *context, uint64_t step, uint64_t hash)
     if (rank->world->disturb != NULL) rank->world->disturb(rank, step);
 }
 
+static void on_progress(void *context, const inspan_progress_t *progress)
+{
+    assert_true(progress->step < STEPS_MAX);
+    ((rank_t *)context)->outcome.reported[progress->step] = progress->param_hash;
+}
+
 static double *as_doubles(const trainer_t *trainer, bool gradient, size_t *n)
 {
     *n = 0;
@@ -130,8 +140,9 @@ static void train_and_keep(rank_t *rank, inspan_comm_t *comm)
         .comm = comm,
         .view = 1,
         .threads = 1,
-        .hooks = {.context = rank, .cancelled = on_cancelled, .applied = on_applied},
+        .hooks = {.context = rank, .cancelled = on_cancelled, .progress = on_progress, .applied = on_applied},
     };
+    if (rank->world->quiet) options.hooks.applied = NULL;
     outcome->status = trainer_open(&options, &rank->trainer, &outcome->err);
     if (outcome->status != INSPAN_OK) return;
     outcome->status = trainer_run(rank->trainer, &outcome->err);
@@ -140,9 +151,14 @@ static void train_and_keep(rank_t *rank, inspan_comm_t *comm)
     outcome->validation_first = rank->trainer->validation_first;
     outcome->validation_last = rank->trainer->validation;
     outcome->loss_last = rank->trainer->loss;
+    outcome->exposed = rank->trainer->exposed;
+    outcome->accounted =
+        rank->trainer->compute + rank->trainer->exposed + rank->trainer->input + rank->trainer->evaluation;
+    outcome->wall = rank->trainer->ended - rank->trainer->started;
     outcome->summary = trainer_summary(rank->trainer);
     if (outcome->status == INSPAN_OK && rank->world->save_to != NULL)
         outcome->status = trainer_save(rank->trainer, rank->world->save_to, &outcome->err);
+    outcome->exposed_by_save = rank->trainer->exposed - outcome->exposed;
     trainer_close(rank->trainer);
 }
 
@@ -450,10 +466,11 @@ static void the_summary_has_what_the_job_needs(void **state)
 {
     (void)state;
     static const char *const keys[] = {
-        "\"steps\":4",           "\"samples\":6",        "\"samples_per_s\":",      "\"loss_first\":",
-        "\"loss_last\":",        "\"compute_s\":",       "\"exposed_comm_s\":",     "\"bytes_sent\":",
-        "\"views\":1",           "\"wall_s\":",          "\"param_hash\":\"",       "\"node\":\"node-0\"",
-        "\"validation_first\":", "\"validation_last\":", "\"samples_recomputed\":0"};
+        "\"steps\":4",           "\"samples\":6",        "\"samples_per_s\":",       "\"loss_first\":",
+        "\"loss_last\":",        "\"compute_s\":",       "\"exposed_comm_s\":",      "\"bytes_sent\":",
+        "\"views\":1",           "\"wall_s\":",          "\"param_hash\":\"",        "\"node\":\"node-0\"",
+        "\"validation_first\":", "\"validation_last\":", "\"samples_recomputed\":0", "\"gemm\":\"",
+        "\"micro_batch\":"};
     static world_t world;
     job_config_t job = job_of("mlp", "fp32", "adamw", 4);
     set(&job, "train.global_batch", "3");
@@ -471,6 +488,43 @@ static void the_summary_has_what_the_job_needs(void **state)
     free_world(&world);
 }
 
+/* No time is counted twice, whatever ranks wait for: compute, exposed communication, input and evaluation are
+ * parts of the run. */
+static void times_add_up(void **state)
+{
+    (void)state;
+    static world_t world;
+    job_config_t job = job_of("gpt", "fp32", "sgd", 12);
+    set(&job, "train.evaluate_every", "1");
+    assert_all_well(run_world(&job, 3, &world));
+    for (uint32_t i = 0; i < 3; i++) {
+        const outcome_t *outcome = &world.ranks[i].outcome;
+        assert_true(outcome->exposed > 0);
+        if (outcome->accounted > outcome->wall)
+            fail_msg("rank %u: %lld ns accounted for of %lld", i, (long long)outcome->accounted,
+                     (long long)outcome->wall);
+    }
+    free_world(&world);
+}
+
+static void weights_are_hashed_when_compared(void **state)
+{
+    (void)state;
+    static world_t every, quiet;
+    job_config_t job = job_of("mlp", "fp32", "sgd", 10);
+    assert_all_well(run_world(&job, 2, &every));
+    set(&job, "train.check_every", "4");
+    quiet.quiet = true;
+    assert_all_well(run_world(&job, 2, &quiet));
+    const uint64_t *hashes = every.ranks[0].outcome.hashes;
+    for (uint64_t step = 0; step <= 10; step++) {
+        uint64_t expected = step == 10 ? hashes[9] : step < 4 ? 0 : hashes[step / 4 * 4 - 1];
+        for (uint32_t i = 0; i < 2; i++) assert_int_equal(quiet.ranks[i].outcome.reported[step], expected);
+    }
+    free_world(&every);
+    free_world(&quiet);
+}
+
 static void the_model_is_saved_once_and_for_all(void **state)
 {
     (void)state;
@@ -483,6 +537,8 @@ static void the_model_is_saved_once_and_for_all(void **state)
     world.save_to = out;
     assert_all_well(run_world(&job, 3, &world));
     if (nn_model_load(out, 1, 1, &model, &err) != INSPAN_OK) fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < 3; i++) /* rank 0 alone writes: that is no communication */
+        assert_int_equal(world.ranks[i].outcome.exposed_by_save, 0);
     uint32_t n = nn_model_params(model, &params);
     const double *at = world.ranks[0].outcome.weights;
     for (uint32_t i = 0; i < n; at += params[i].count, i++)
@@ -604,6 +660,8 @@ int main(void)
         cmocka_unit_test(ranks_without_samples_take_part),
         cmocka_unit_test(steps_take_no_memory),
         cmocka_unit_test(the_summary_has_what_the_job_needs),
+        cmocka_unit_test(times_add_up),
+        cmocka_unit_test(weights_are_hashed_when_compared),
         cmocka_unit_test(the_model_is_saved_once_and_for_all),
         cmocka_unit_test(a_cancelled_rank_ends_all),
         cmocka_unit_test(damaged_weights_are_noticed_and_named),

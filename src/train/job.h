@@ -94,7 +94,8 @@ inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspa
 uint32_t job_micro_batch(const job_config_t *job, uint64_t largest_share);
 
 /* Bytes a worker needs in all: weights, gradients, reduced copies, optimiser state, activations, data.
- * `model` with the data's shape; micro_batch 0: job_micro_batch for the whole batch. INVALID. */
+ * `model` with the data's shape; micro_batch 0: the least with which the job can run, that is the job's own,
+ * or 1 where it leaves the choice, as a worker then takes what fits. INVALID. */
 inspan_status_t job_memory(const job_config_t *job, const nn_model_config_t *model, uint32_t micro_batch,
                            uint64_t data_bytes, uint64_t *bytes, inspan_error_t *err);
 

@@ -251,6 +251,16 @@ static void memory_counts_every_copy(void **state)
     job_set(&job, "train.momentum", "0", &err);
     assert_int_equal(job_memory(&job, &model, 16, 1000000, &plain, &err), INSPAN_OK);
     assert_int_equal(sgd - plain, weights);
+    /* A worker may choose: the least is what the job needs. */
+    job_set(&job, "train.global_batch", "512", &err);
+    assert_int_equal(job_memory(&job, &model, 1, 0, &sgd, &err), INSPAN_OK);
+    assert_int_equal(job_memory(&job, &model, 0, 0, &plain, &err), INSPAN_OK);
+    assert_int_equal(plain, sgd);
+    job_set(&job, "train.micro_batch", "64", &err);
+    assert_int_equal(job_memory(&job, &model, 64, 0, &sgd, &err), INSPAN_OK);
+    assert_int_equal(job_memory(&job, &model, 0, 0, &plain, &err), INSPAN_OK);
+    assert_int_equal(plain, sgd);
+    assert_int_equal(job_memory(&job, &model, 1, UINT64_MAX, &plain, &err), INSPAN_INVALID);
     model.heads = 3;
     assert_int_equal(job_memory(&job, &model, 16, 0, &plain, &err), INSPAN_INVALID);
 }

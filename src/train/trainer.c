@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -14,30 +14,28 @@
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* Half of the machine's memory, or of what the control group leaves: activations shall not push the owner
- * out. */
-static uint64_t memory_for_activations(void)
+static uint64_t file_bytes(const char *path)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    uint64_t machine = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
-    uint64_t group = os_cgroup_memory_limit("", 0);
-    return (group < machine ? group : machine) / 2;
+    struct stat info;
+    return stat(path, &info) == 0 && info.st_size > 0 ? (uint64_t)info.st_size : 0;
 }
 
-/* The largest micro-batch that is efficient, fits into a share, and, where the job leaves the choice, into
- * memory. */
+/* This machine's memory, divided among the ranks that live at this rank's address. */
+static uint64_t own_memory(const trainer_t *trainer)
+{
+    const char *here = inspan_comm_member(trainer->comm, trainer->rank)->address;
+    uint64_t together = 0;
+    for (uint32_t i = 0; i < trainer->world; i++)
+        together += strcmp(inspan_comm_member(trainer->comm, i)->address, here) == 0;
+    return os_memory_bytes() / (together > 0 ? together : 1);
+}
+
 static inspan_status_t choose_micro_batch(trainer_t *trainer, inspan_error_t *err)
 {
-    uint64_t largest_share = (trainer->job.train.global_batch + trainer->world - 1) / trainer->world;
-    uint64_t weights = 0, activations = 0;
-    trainer->micro_batch = job_micro_batch(&trainer->job, largest_share);
-    inspan_status_t status = INSPAN_OK;
-    while (trainer->job.train.micro_batch == 0 && trainer->micro_batch > 1) {
-        status = nn_model_memory(&trainer->model_config, trainer->micro_batch, &weights, &activations, err);
-        if (status != INSPAN_OK || activations <= memory_for_activations()) return status;
-        trainer->micro_batch /= 2;
-    }
-    return status;
+    const uint64_t largest_share = (trainer->job.train.global_batch + trainer->world - 1) / trainer->world;
+    const uint64_t data = file_bytes(trainer->job.data.path) + file_bytes(trainer->job.data.labels);
+    return trainer_micro_batch(&trainer->job, &trainer->model_config, largest_share, data,
+                               own_memory(trainer), &trainer->micro_batch, err);
 }
 
 static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *err)
@@ -162,14 +160,12 @@ inspan_status_t trainer_fault(const trainer_t *trainer, inspan_status_t status, 
 
 inspan_status_t trainer_wait(trainer_t *trainer, inspan_op_t *op, const char *what, inspan_error_t *err)
 {
-    ns_t start = os_now();
     inspan_status_t status = inspan_op_wait(op, TRAIN_WAIT);
     if (status == INSPAN_TIMEOUT) {
         inspan_comm_abort(trainer->comm, what);
         status = inspan_op_wait(op, TRAIN_WAIT); /* poisoned: at once */
         if (status == INSPAN_OK) status = INSPAN_TIMEOUT;
     }
-    trainer->exposed += os_now() - start;
     return status == INSPAN_OK ? INSPAN_OK : trainer_fault(trainer, status, what, err);
 }
 
@@ -219,6 +215,12 @@ static inspan_status_t compute(trainer_t *trainer, double *loss_sum, inspan_erro
     return INSPAN_OK;
 }
 
+/* After every so many steps, and after the last. */
+static bool is_due(uint64_t every, const trainer_t *trainer)
+{
+    return trainer->step == trainer->job.train.steps || (every > 0 && trainer->step % every == 0);
+}
+
 static inspan_status_t run_step(trainer_t *trainer, inspan_error_t *err)
 {
     double loss_sum = 0, norm = 0;
@@ -244,20 +246,17 @@ static inspan_status_t run_step(trainer_t *trainer, inspan_error_t *err)
     if (status != INSPAN_OK) return trainer_fail(trainer, err);
     trainer->loss = result.loss_sum / (double)result.samples;
     if (trainer->step == 0) trainer->loss_first = trainer->loss;
-    trainer->param_hash = trainer_hash(trainer);
+    trainer->step++;
+    /* A pass over all weights, so only where somebody looks at it. */
+    if (trainer->hooks.applied != NULL || is_due(trainer->job.train.check_every, trainer))
+        trainer->param_hash = trainer_hash(trainer);
     trainer->compute += os_now() - start;
     if (trainer->hooks.applied != NULL)
-        trainer->hooks.applied(trainer->hooks.context, trainer->step, trainer->param_hash);
-    trainer->step++;
+        trainer->hooks.applied(trainer->hooks.context, trainer->step - 1, trainer->param_hash);
     return INSPAN_OK;
 }
 
 /* ---- The run --------------------------------------------------------------------------------- */
-
-static bool is_due(uint64_t every, const trainer_t *trainer)
-{
-    return trainer->step == trainer->job.train.steps || (every > 0 && trainer->step % every == 0);
-}
 
 static inspan_status_t between_steps(trainer_t *trainer, inspan_error_t *err)
 {
@@ -281,7 +280,7 @@ inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err)
     trainer->started = trainer->ended = os_now();
     inspan_status_t status = trainer_evaluate(trainer, err);
     trainer->validation_first = trainer->validation;
-    trainer->recent[TRAIN_RECENT - 1] = os_now();
+    trainer->recent[TRAIN_RECENT - 1] = os_now() - trainer->evaluation;
     if (status == INSPAN_OK) trainer_report(trainer);
     while (status == INSPAN_OK && trainer->step < trainer->job.train.steps && !is_cancelled(trainer)) {
         status = run_step(trainer, err);

@@ -76,6 +76,7 @@ inspan_status_t trainer_compare(trainer_t *trainer, inspan_error_t *err)
     /* Halves of 32 bits are exact in fp64, and a sum with zeros is a gather that every schedule does. */
     const size_t n = (size_t)trainer->world * 2;
     inspan_op_t *op = NULL;
+    const ns_t start = os_now();
     memset(trainer->hashes[0], 0, n * sizeof(double));
     trainer->hashes[0][2 * trainer->rank] = (double)(uint32_t)trainer->param_hash;
     trainer->hashes[0][2 * trainer->rank + 1] = (double)(uint32_t)(trainer->param_hash >> 32);
@@ -83,6 +84,7 @@ inspan_status_t trainer_compare(trainer_t *trainer, inspan_error_t *err)
                                               INSPAN_FP64, INSPAN_SUM, &op);
     status = status == INSPAN_OK ? trainer_wait(trainer, op, what, err)
                                  : trainer_fault(trainer, status, what, err);
+    trainer->exposed += os_now() - start;
     if (status != INSPAN_OK) return status;
     char odd[128];
     if (trainer_odd_ones(trainer->hashes[1], trainer->world, odd, sizeof odd) == 0) return INSPAN_OK;

@@ -34,11 +34,12 @@ struct trainer {
     uint64_t step;    /* steps applied */
     uint64_t samples; /* of this rank */
     double loss, loss_first, validation, validation_first, accuracy;
-    uint64_t param_hash;
-    ns_t started, ended;                 /* of trainer_run */
-    ns_t compute, exposed, input;        /* of steps; exposed: of evaluations too */
+    uint64_t param_hash;          /* of the weights when they were last compared */
+    ns_t started, ended;          /* of trainer_run */
+    ns_t compute, exposed, input; /* of steps; exposed: waiting for others, comparisons of weights too */
     ns_t evaluation, evaluation_compute; /* all of it; without waiting for others */
-    ns_t recent[TRAIN_RECENT];           /* when the last steps ended, by step % TRAIN_RECENT */
+    ns_t recent[TRAIN_RECENT];           /* when the last steps ended, evaluations left out, by step %
+                                            TRAIN_RECENT */
     ns_t line_at;                        /* when the last line for people was written */
 };
 
@@ -47,7 +48,7 @@ struct trainer {
 inspan_status_t trainer_fault(const trainer_t *trainer, inspan_status_t status, const char *what,
                               inspan_error_t *err);
 
-/* Wait for op within TRAIN_WAIT; the time counts as exposed. A failure's text is the communicator's cause. */
+/* Wait for op within TRAIN_WAIT. A failure's text is the communicator's cause. */
 inspan_status_t trainer_wait(trainer_t *trainer, inspan_op_t *op, const char *what, inspan_error_t *err);
 
 /* A failure that only this rank sees: poison the communicator, so that the others end as well. Gives err's
@@ -60,12 +61,23 @@ inspan_status_t trainer_evaluate(trainer_t *trainer, inspan_error_t *err);
 /* Hash of the weights as they lie in memory. */
 uint64_t trainer_hash(const trainer_t *trainer);
 
-/* All ranks compare hashes: MISMATCH names those that differ from the most common one (of two equally common:
- * the lowest rank's). The same text on every rank. */
+/* All ranks compare hashes (->param_hash); the time counts as exposed. MISMATCH names those that differ from
+ * the most common one (of two equally common: the lowest rank's). The same text on every rank. */
 inspan_status_t trainer_compare(trainer_t *trainer, inspan_error_t *err);
 
 /* The ranks that do not hold the most common hash, as "1, 4" into text; their number. halves: (world x 2). */
 uint32_t trainer_odd_ones(const double *halves, uint32_t world, char *text, size_t size);
+
+/* The largest micro-batch that is efficient and fits into a share. Where the job leaves the choice: for which
+ * the activations also take at most half of `memory`, and the whole worker (data_bytes of files, too) no more
+ * than that; at least 1. INVALID. */
+inspan_status_t trainer_micro_batch(const job_config_t *job, const nn_model_config_t *model,
+                                    uint64_t largest_share, uint64_t data_bytes, uint64_t memory,
+                                    uint32_t *micro_batch, inspan_error_t *err);
+
+/* Samples per second of all ranks over the last steps, without evaluations; the present step ended at `now`.
+ */
+double trainer_speed(trainer_t *trainer, ns_t now);
 
 void trainer_report(trainer_t *trainer); /* progress to the hook, now and then a line for people */
 

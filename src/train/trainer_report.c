@@ -10,17 +10,6 @@
 
 #define LINE_PERIOD (2 * NS_PER_S)
 
-/* Samples per second of all ranks over the last steps. */
-static double recent_speed(trainer_t *trainer, ns_t now)
-{
-    uint64_t steps = trainer->step < TRAIN_RECENT - 1 ? trainer->step : TRAIN_RECENT - 1;
-    ns_t *slot = &trainer->recent[(trainer->step + TRAIN_RECENT - 1) % TRAIN_RECENT];
-    if (trainer->step > 0) *slot = now;
-    if (steps == 0) return 0;
-    ns_t since = trainer->recent[(trainer->step - steps + TRAIN_RECENT - 1) % TRAIN_RECENT];
-    return now > since ? (double)(steps * trainer->job.train.global_batch) / ns_to_s(now - since) : 0;
-}
-
 static uint64_t bytes_sent(const trainer_t *trainer)
 {
     inspan_comm_stats_t stats = {0};
@@ -37,7 +26,7 @@ static void write_line(trainer_t *trainer, const inspan_progress_t *progress, ns
     if (!isnan(progress->loss)) fprintf(trainer->out, " loss %.4f", progress->loss);
     if (!isnan(progress->validation_loss)) fprintf(trainer->out, " held-out %.4f", progress->validation_loss);
     if (progress->samples_per_s > 0) fprintf(trainer->out, " %.1f samples/s", progress->samples_per_s);
-    ns_t running = now - trainer->started;
+    ns_t running = now - trainer->started - trainer->evaluation;
     if (running > 0 && trainer->step > 0)
         fprintf(trainer->out, " communication %.0f %%", 100.0 * (double)trainer->exposed / (double)running);
     fputc('\n', trainer->out);
@@ -53,7 +42,7 @@ void trainer_report(trainer_t *trainer)
         .samples = trainer->samples,
         .loss = trainer->loss,
         .validation_loss = trainer->validation,
-        .samples_per_s = recent_speed(trainer, now),
+        .samples_per_s = trainer_speed(trainer, now),
         .compute_s = ns_to_s(trainer->compute),
         .exposed_comm_s = ns_to_s(trainer->exposed),
         .input_s = ns_to_s(trainer->input),
@@ -96,6 +85,7 @@ char *trainer_summary(const trainer_t *trainer)
     json_set_string(out, "param_hash", hash);
     json_set_number(out, "micro_batch", trainer->micro_batch);
     json_set_number(out, "threads", trainer->threads);
+    json_set_string(out, "gemm", nn_gemm_name(trainer->model_config.dtype));
     char *text = json_print(out, false);
     json_free(out);
     return text;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "platform/os/os_file.h"
 
@@ -171,6 +172,14 @@ uint64_t os_cgroup_memory_used(const char *root, pid_t pid)
 {
     uint64_t used = 0;
     return least_memory_limit(root, pid, &used) == UINT64_MAX ? 0 : used;
+}
+
+uint64_t os_memory_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    const uint64_t machine = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+    const uint64_t limit = os_cgroup_memory_limit("", 0);
+    return limit < machine ? limit : machine;
 }
 
 bool os_cgroup_oom_kills(const char *root, pid_t pid, uint64_t *kills)

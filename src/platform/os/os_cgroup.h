@@ -15,6 +15,10 @@ uint64_t os_cgroup_memory_limit(const char *root, pid_t pid); /* bytes; UINT64_M
 uint64_t os_cgroup_memory_used(const char *root,
                                pid_t pid); /* of the group that has that limit; 0: unknown */
 
+/* Memory that the calling process may use: the machine's, or its groups' limit where that is less.
+ * UINT64_MAX: not known. */
+uint64_t os_memory_bytes(void);
+
 /* Processes that the kernel's OOM killer ended in the process's own group so far. false: not known. */
 bool os_cgroup_oom_kills(const char *root, pid_t pid, uint64_t *kills);
 
