@@ -1,10 +1,12 @@
 /*
- * The communicator: collectives between the ranks of one view, asynchronous, over the data plane.
+ * The communicator: collectives between the ranks of one view, and sends and receives between two of them,
+ * asynchronous, over the data plane.
  *
- * All ranks of a communicator must start the same collectives in the same order (checked: MISMATCH). The
- * first failure poisons the communicator: every pending and later call on it fails at once on every rank that
- * can still be reached, with the first cause; it never recovers, a new view brings a new communicator.
- * Results of failed operations are unspecified bytes: never use them.
+ * All ranks of a communicator must start the same collectives in the same order (checked: MISMATCH); sends
+ * and receives may stand anywhere between them. The first failure poisons the communicator: every pending and
+ * later call on it fails at once on every rank that can still be reached, with the first cause; it never
+ * recovers, a new view brings a new communicator. Results of failed operations are unspecified bytes: never
+ * use them.
  *
  * Threads: the communicator has one I/O thread of its own; all calls may come from any thread, one call at a
  * time per communicator (the caller serialises), except inspan_op_wait and inspan_op_test, which are safe
@@ -98,6 +100,21 @@ INSPAN_API inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uin
                                             inspan_dtype_t dtype, uint32_t root, inspan_op_t **op);
 
 INSPAN_API inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op);
+
+/*
+ * Start sending count elements to rank `to`, or receiving them from rank `from` (also oneself). Of one
+ * sender, one receiver and one tag, the first send meets the first receive, the second the second, ...; other
+ * tags go their own way. Both must name the same count and dtype, else MISMATCH for all, naming both. Data
+ * moves when both sides have started, straight into the receiver's memory: a send finishes when data may be
+ * overwritten, which is never before its receive has been started, so start the receives before waiting for a
+ * send. data is the caller's and stays untouched (send) or unread (receive) until then; the two must not
+ * overlap where they are one rank's. Does not block; handle and errors as of inspan_allreduce.
+ */
+INSPAN_API inspan_status_t inspan_send(inspan_comm_t *comm, const void *data, uint64_t count,
+                                       inspan_dtype_t dtype, uint32_t to, uint32_t tag, inspan_op_t **op);
+INSPAN_API inspan_status_t inspan_receive(inspan_comm_t *comm, void *data, uint64_t count,
+                                          inspan_dtype_t dtype, uint32_t from, uint32_t tag,
+                                          inspan_op_t **op);
 
 /* Elements [*first, *first + *n) of a count-long buffer are rank's shard. */
 INSPAN_API void inspan_shard(const inspan_comm_t *comm, uint64_t count, uint32_t rank, uint64_t *first,

@@ -13,18 +13,23 @@
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
+const char *comm_dtype_name(uint8_t dtype)
+{
+    static const char *const names[INSPAN_DTYPES] = {"fp32", "fp64", "fp16", "bf16", "int32", "int64"};
+    return dtype < INSPAN_DTYPES ? names[dtype] : "unknown";
+}
+
 void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size)
 {
     static const char *const collectives[] = {"allreduce", "reduce-scatter", "all-gather", "broadcast",
                                               "barrier"};
-    static const char *const dtypes[INSPAN_DTYPES] = {"fp32", "fp64", "fp16", "bf16", "int32", "int64"};
     static const char *const reductions[] = {"sum", "min", "max"};
     const char *name = call->collective <= SCHED_BARRIER ? collectives[call->collective] : "unknown";
     int used = snprintf(text, size, "%s #%llu", name, (unsigned long long)seq);
     if (call->collective >= SCHED_BARRIER || used < 0 || (size_t)used >= size) return;
     char bytes[32];
     units_format_size(call->count * inspan_dtype_size((inspan_dtype_t)call->dtype), bytes, sizeof bytes);
-    used += snprintf(text + used, size - (size_t)used, ", %s of %s", bytes, dtypes[call->dtype]);
+    used += snprintf(text + used, size - (size_t)used, ", %s of %s", bytes, comm_dtype_name(call->dtype));
     if ((size_t)used >= size) return;
     if (call->collective <= SCHED_REDUCE_SCATTER)
         snprintf(text + used, size - (size_t)used, " %s", reductions[call->reduction]);
@@ -64,6 +69,7 @@ static void init_conditions(inspan_comm_t *comm)
     for (uint32_t i = COMM_MAX_OPS; i-- > 0;) {
         inspan_op_t *op = &comm->ops[i];
         op->comm = comm;
+        op->transfer.op = op;
         pthread_cond_init(&op->finished, &attr);
         op->next_free = comm->free_ops;
         comm->free_ops = op;
@@ -78,6 +84,7 @@ void comm_free(inspan_comm_t *comm)
     stage_close(&comm->stage);
     for (uint32_t peer = 0; comm->peers != NULL && peer < comm->world; peer++) {
         free(comm->peers[peer].calls);
+        free(comm->peers[peer].wants);
         free(comm->peers[peer].tx.rescue);
     }
     for (uint32_t i = 0; i < COMM_MAX_OPS; i++) pthread_cond_destroy(&comm->ops[i].finished);
@@ -101,6 +108,8 @@ static inspan_status_t open_peers(inspan_comm_t *comm)
         peer->eager_in = peer->eager_out = COMM_EAGER_BUDGET;
         peer->heard = peer->tx.last = now;
         peer->gone = i == comm->rank;
+        peer->wants = calloc(COMM_MAX_OPS, sizeof *peer->wants);
+        if (peer->wants == NULL) return INSPAN_NO_MEMORY;
         if (i == comm->rank) continue;
         peer->calls = calloc(COMM_RING, sizeof *peer->calls);
         peer->tx.rescue = malloc(DATA_PIECE_MAX);
@@ -197,27 +206,37 @@ static bool overlap(const void *a, const void *b, uint64_t bytes)
     return bytes > 0 && (x < y ? y - x : x - y) < bytes;
 }
 
+/* A handle for a new operation; with the lock held. */
+static inspan_status_t take_op(inspan_comm_t *comm, inspan_op_t **out)
+{
+    inspan_op_t *op = comm->free_ops;
+    if (comm->failed) return comm->cause.status;
+    if (comm->closing) return INSPAN_ABORTED;
+    if (op == NULL) return INSPAN_LIMIT;
+    comm->free_ops = op->next_free;
+    op->state = OP_PENDING;
+    op->done = NULL;
+    if (comm->pending++ == 0) comm->busy_since = os_now();
+    *out = op;
+    return INSPAN_OK;
+}
+
 static inspan_status_t enqueue(inspan_comm_t *comm, comm_run_t *run, inspan_op_t **out)
 {
     pthread_mutex_lock(&comm->lock);
-    inspan_op_t *op = comm->free_ops;
-    inspan_status_t status = comm->failed ? comm->cause.status : comm->closing ? INSPAN_ABORTED : INSPAN_OK;
-    if (status == INSPAN_OK && op == NULL) status = INSPAN_LIMIT;
+    inspan_op_t *op = NULL;
+    const inspan_status_t status = take_op(comm, &op);
     if (status != INSPAN_OK) {
         plan_return_run(run);
         pthread_mutex_unlock(&comm->lock);
         return status;
     }
-    comm->free_ops = op->next_free;
-    op->state = OP_PENDING;
-    op->done = NULL;
     run->op = op;
     if (comm->queued_first == NULL)
         comm->queued_first = run;
     else
         comm->queued_last->next = run;
     comm->queued_last = run;
-    if (comm->pending++ == 0) comm->busy_since = os_now();
     pthread_mutex_unlock(&comm->lock);
     comm_wake(comm);
     *out = op;
@@ -280,6 +299,45 @@ inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uint64_t count
 inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op)
 {
     return start(comm, SCHED_BARRIER, NULL, NULL, 0, INSPAN_FP32, INSPAN_SUM, 0, op);
+}
+
+static inspan_status_t start_transfer(inspan_comm_t *comm, bool receive, void *data, uint64_t count,
+                                      inspan_dtype_t dtype, uint32_t peer, uint32_t tag, inspan_op_t **out)
+{
+    const size_t size = inspan_dtype_size(dtype);
+    if (comm == NULL || out == NULL || size == 0 || peer >= comm->world) return INSPAN_INVALID;
+    if (count > INT64_MAX / size || (count > 0 && data == NULL)) return INSPAN_INVALID;
+    inspan_op_t *op = NULL;
+    pthread_mutex_lock(&comm->lock);
+    const inspan_status_t status = take_op(comm, &op);
+    if (status == INSPAN_OK) {
+        comm_transfer_t *transfer = &op->transfer;
+        transfer->receive = receive;
+        transfer->dtype = (uint8_t)dtype;
+        transfer->peer = peer;
+        transfer->tag = tag;
+        transfer->data = data;
+        transfer->count = count;
+        transfer->bytes = count * size;
+        transfer_push(&comm->queued_transfers, transfer);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (status != INSPAN_OK) return status;
+    comm_wake(comm);
+    *out = op;
+    return INSPAN_OK;
+}
+
+inspan_status_t inspan_send(inspan_comm_t *comm, const void *data, uint64_t count, inspan_dtype_t dtype,
+                            uint32_t to, uint32_t tag, inspan_op_t **op)
+{
+    return start_transfer(comm, false, (void *)(uintptr_t)data, count, dtype, to, tag, op);
+}
+
+inspan_status_t inspan_receive(inspan_comm_t *comm, void *data, uint64_t count, inspan_dtype_t dtype,
+                               uint32_t from, uint32_t tag, inspan_op_t **op)
+{
+    return start_transfer(comm, true, data, count, dtype, from, tag, op);
 }
 
 /* ---- Finishing ------------------------------------------------------------------------------- */

@@ -13,25 +13,8 @@
 #include "comm/reduce.h"
 #include "platform/os/os_time.h"
 
-/* cmocka's assertions jump, which only its own thread may do: ranks record, the main thread asserts. */
-#define CHECK(condition)                                                                                     \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "rank %u: %s:%d: %s\n", rank, __FILE__, __LINE__, #condition);                   \
-            __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);                                              \
-            return;                                                                                          \
-        }                                                                                                    \
-    } while (0)
-
 static const harness_t *harness;
-static int failures;
-
-/* Sanitizers cost a factor of ten and more: the same paths with less. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define LESS 4
-#else
-#define LESS 1
-#endif
+int conformance_failures;
 
 static const uint32_t worlds[] = {1, 2, 3, 5, 7};
 #define WORLDS (sizeof worlds / sizeof worlds[0])
@@ -196,7 +179,7 @@ static void run(world_t *world, call_t call)
 {
     if (call.repeat == 0) call.repeat = 1;
     world->each(world, run_call, &call);
-    assert_int_equal(failures, 0);
+    assert_int_equal(conformance_failures, 0);
 }
 
 static comm_options_t plain_options(void)
@@ -307,7 +290,7 @@ static void same_bits_on_all_ranks(void **state)
             harness->open(&world, 5, &options);
             for (uint32_t r = 0; r < 5; r++) bits.out[r] = calloc(bits.count, sizeof(float));
             world.each(&world, sum_of_anything, &bits);
-            assert_int_equal(failures, 0);
+            assert_int_equal(conformance_failures, 0);
             for (uint32_t r = 1; r < 5; r++)
                 assert_memory_equal(bits.out[0], bits.out[r], bits.count * sizeof(float));
             if (first != NULL) assert_memory_equal(bits.out[0], first, bits.count * sizeof(float));
@@ -359,7 +342,7 @@ static void mismatched_calls(void **state)
         world_t world = {0};
         harness->open(&world, 5, &options);
         world.each(&world, call_wrongly, &how);
-        assert_int_equal(failures, 0);
+        assert_int_equal(conformance_failures, 0);
         harness->close(&world);
     }
 }
@@ -392,7 +375,7 @@ static void abort_reaches_all(void **state)
     harness->open(&world, 5, &options);
     float *buffer = calloc(4000000 * 6, sizeof *buffer);
     world.each(&world, give_up, buffer);
-    assert_int_equal(failures, 0);
+    assert_int_equal(conformance_failures, 0);
     harness->close(&world);
     free(buffer);
 }
@@ -452,7 +435,7 @@ static void messages(void **state)
         world_t world = {0};
         harness->open(&world, 3, &options);
         world.each(&world, send_mail, &mail);
-        assert_int_equal(failures, 0);
+        assert_int_equal(conformance_failures, 0);
         run(&world, (call_t){.what = 4}); /* the handlers set late have run after this one */
         run(&world, (call_t){.what = 4});
         for (uint32_t to = 0; to < 3; to++) {
@@ -528,7 +511,7 @@ static void limits_and_callbacks(void **state)
     harness->open(&world, 3, &options);
     int done[16] = {0};
     world.each(&world, fill_up, done);
-    assert_int_equal(failures, 0);
+    assert_int_equal(conformance_failures, 0);
     inspan_op_t *ops[257]; /* one rank alone: nothing finishes, 256 is the cap */
     for (int i = 0; i < 256; i++) assert_int_equal(inspan_barrier(world.comms[0], &ops[i]), INSPAN_OK);
     assert_int_equal(inspan_barrier(world.comms[0], &ops[256]), INSPAN_LIMIT);
@@ -575,14 +558,14 @@ static void leaving_early(void **state)
     world_t world = {0};
     harness->open(&world, 3, &options);
     world.each(&world, go_on_alone, NULL);
-    assert_int_equal(failures, 0);
+    assert_int_equal(conformance_failures, 0);
     harness->close(&world);
 }
 
 static int forget_failures(void **state)
 {
     (void)state;
-    failures = 0;
+    conformance_failures = 0;
     return 0;
 }
 
@@ -602,5 +585,6 @@ int conformance_run(const harness_t *which)
         cmocka_unit_test_setup(limits_and_callbacks, forget_failures),
         cmocka_unit_test_setup(leaving_early, forget_failures),
     };
-    return cmocka_run_group_tests_name(which->name, tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name(which->name, tests, NULL, NULL);
+    return failed + transfer_conformance_run(which);
 }

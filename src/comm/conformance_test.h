@@ -25,6 +25,26 @@ typedef struct harness {
     void (*close)(world_t *world);
 } harness_t;
 
+/* cmocka's assertions jump, which only its own thread may do: ranks record, the main thread asserts. */
+extern int conformance_failures;
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "rank %u: %s:%d: %s\n", rank, __FILE__, __LINE__, #condition);                   \
+            __atomic_fetch_add(&conformance_failures, 1, __ATOMIC_RELAXED);                                  \
+            return;                                                                                          \
+        }                                                                                                    \
+    } while (0)
+
+/* Sanitizers cost a factor of ten and more: the same paths with less. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define LESS 4
+#else
+#define LESS 1
+#endif
+
+int transfer_conformance_run(const harness_t *harness); /* sends and receives; called by the next */
 int conformance_run(const harness_t *harness);
 
 #endif

@@ -148,7 +148,7 @@ static void open_windows(inspan_comm_t *comm)
     }
 }
 
-static void note_spin(inspan_comm_t *comm)
+void exec_note_spin(inspan_comm_t *comm)
 {
     const bool spin = comm->n_small > 0;
     if (spin == comm->spinning) return;
@@ -182,7 +182,7 @@ static void run_done(inspan_comm_t *comm, comm_run_t *run)
 {
     run_end(comm, run, INSPAN_OK);
     open_windows(comm);
-    note_spin(comm);
+    exec_note_spin(comm);
 }
 
 void exec_drop_all(inspan_comm_t *comm, inspan_status_t status)
@@ -201,7 +201,15 @@ void exec_drop_all(inspan_comm_t *comm, inspan_status_t status)
         comm_op_finish(comm, op, status);
     }
     comm->working = false;
-    note_spin(comm);
+    transfer_drop_all(comm, status);
+    exec_note_spin(comm);
+}
+
+void exec_listen(inspan_comm_t *comm)
+{
+    if (comm->n_active + comm->n_transfers > 0) return;
+    const ns_t now = comm->transport->now(comm->transport_self);
+    for (uint32_t peer = 0; peer < comm->world; peer++) comm->peers[peer].heard = now;
 }
 
 /* Both sides of a pair have started operation seq: are they the same? */
@@ -245,6 +253,7 @@ static void adopt_early(inspan_comm_t *comm, comm_run_t *run, uint32_t peer)
 
 static void run_begin(inspan_comm_t *comm, comm_run_t *run)
 {
+    exec_listen(comm);
     run->seq = ++comm->posted;
     if (comm->n_active == 0) comm->oldest = run->seq;
     run->since = comm->transport->now(comm->transport_self);
@@ -262,11 +271,10 @@ static void run_begin(inspan_comm_t *comm, comm_run_t *run)
             fail_peer(comm, peer, INSPAN_PEER_LOST, "closed after %llu operations, while others go on",
                       (unsigned long long)p->posted);
         }
-        if (comm->n_active == 1) p->heard = run->since; /* silence counts from when somebody listens */
     }
     if (comm->health != COMM_HEALTHY) return;
     open_windows(comm);
-    note_spin(comm);
+    exec_note_spin(comm);
     mark_all(comm);
     if (run->left == 0) {
         run_done(comm, run);
@@ -318,6 +326,16 @@ static void flush_dirty(inspan_comm_t *comm)
         }
 }
 
+/* One step of local work; how many bytes, at least 1, or 0: there is none. */
+static uint64_t work_once(inspan_comm_t *comm)
+{
+    if (comm->health != COMM_HEALTHY) return 0;
+    uint64_t done = transfer_copy(comm);
+    comm_run_t *run = comm->working ? next_work(comm) : NULL;
+    if (run != NULL) done += 1 + work_on(comm, run, run->work[run->work_head++]);
+    return done;
+}
+
 /* Do all that can be done now: what goes out first, it keeps others busy. */
 static void pump(inspan_comm_t *comm)
 {
@@ -325,19 +343,19 @@ static void pump(inspan_comm_t *comm)
     for (;;) {
         begin_waiting(comm);
         flush_dirty(comm);
-        comm_run_t *run = comm->working && comm->health == COMM_HEALTHY ? next_work(comm) : NULL;
-        if (run == NULL) {
+        if (done >= WORK_BYTES) { /* let the sockets have their turn */
+            comm_wake(comm);
+            return;
+        }
+        const uint64_t worked = work_once(comm);
+        done += worked;
+        if (worked == 0) {
             bool dirty = false;
             for (uint32_t peer = 0; peer < comm->world; peer++) dirty |= comm->peers[peer].dirty;
             if (dirty || (comm->waiting_first != NULL && comm->health == COMM_HEALTHY && may_begin(comm)))
                 continue;
             return;
         }
-        if (done >= WORK_BYTES) { /* let the sockets have their turn */
-            comm_wake(comm);
-            return;
-        }
-        done += work_on(comm, run, run->work[run->work_head++]);
     }
 }
 
@@ -346,7 +364,8 @@ static void pump(inspan_comm_t *comm)
 static void begin_closing(inspan_comm_t *comm)
 {
     comm->close_until = comm->transport->now(comm->transport_self) + NS_PER_S;
-    if (comm->health == COMM_HEALTHY && (comm->n_active > 0 || comm->waiting_first != NULL)) {
+    if (comm->health == COMM_HEALTHY &&
+        (comm->n_active + comm->n_transfers > 0 || comm->waiting_first != NULL)) {
         inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = (int32_t)comm->rank};
         snprintf(cause.text, sizeof cause.text, "rank %u closed the communicator with operations pending",
                  comm->rank);
@@ -386,6 +405,8 @@ void exec_wake(inspan_comm_t *comm)
     comm->wake_sent = false;
     comm_run_t *first = comm->queued_first, *last = comm->queued_last;
     comm->queued_first = comm->queued_last = NULL;
+    transfer_queue_t transfers = comm->queued_transfers;
+    comm->queued_transfers = (transfer_queue_t){0};
     const bool proposed = comm->proposed, closing = comm->closing && !comm->closed;
     comm->proposed = false;
     if (proposed) proposal = comm->proposal;
@@ -400,6 +421,8 @@ void exec_wake(inspan_comm_t *comm)
             comm->waiting_last->next = first;
         comm->waiting_last = last;
     }
+    for (comm_transfer_t *transfer; (transfer = transfer_pop(&transfers)) != NULL;)
+        transfer_begin(comm, transfer);
     if (proposed) fail_propose(comm, &proposal);
     if (comm->health == COMM_FAILED) exec_drop_all(comm, comm->cause.status);
     message_deliver_kept(comm);
@@ -435,7 +458,7 @@ static void watch_peers(inspan_comm_t *comm, ns_t now)
             p->tx.ping = true;
             exec_mark(comm, peer);
         }
-        if (comm->n_active > 0 && now - p->heard > 2 * comm->failure_timeout)
+        if (comm->n_active + comm->n_transfers > 0 && now - p->heard > 2 * comm->failure_timeout)
             fail_peer(comm, peer, INSPAN_PEER_LOST,
                       "connected but silent for %.1f s: its process is stopped, or the link to it is broken",
                       ns_to_s(now - p->heard));

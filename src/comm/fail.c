@@ -68,6 +68,12 @@ void fail_settle(inspan_comm_t *comm, bool now)
 static void fill_operation(inspan_comm_t *comm, inspan_cause_t *cause)
 {
     comm_run_t *run = comm->n_active > 0 ? exec_run(comm, comm->oldest) : NULL;
+    const comm_transfer_t *transfer = transfer_oldest(comm);
+    if (transfer != NULL && (run == NULL || transfer->since < run->since)) {
+        cause->waited_ns = comm->transport->now(comm->transport_self) - transfer->since;
+        transfer_describe(transfer, cause->operation, sizeof cause->operation);
+        return;
+    }
     if (run == NULL) {
         snprintf(cause->operation, sizeof cause->operation, "between operations");
         return;

@@ -6,6 +6,7 @@
  *   exec.c     running them: what may start, finish     I/O thread only, as all below
  *   rx.c tx.c  frames in and out of a byte stream
  *   stage.c    pages for bytes that came early
+ *   transfer.c sends and receives: who meets whom, what goes next
  *   fail.c     the first failure: spread, settle, finish everything
  *   message.c  small messages
  *   transport/ tcp (sockets) and sim (memory): byte streams between ranks, nothing of frames or collectives
@@ -20,7 +21,7 @@
  * are open for the COMM_OPEN_WINDOWS oldest operations, which bounds staging memory; the oldest always has
  * one, so it always advances, and by induction all do. Before the POST is there, small operations may use the
  * peer's eager budget (64 KiB a pair). Lower sequence numbers go first on each stream, control frames before
- * all pieces.
+ * all pieces. Sends go only when their receive was started (WANT), so what they carry always has a place.
  */
 #ifndef COMM_INTERNAL_H
 #define COMM_INTERNAL_H
@@ -130,6 +131,41 @@ struct comm_run {
 
 typedef enum op_state { OP_FREE, OP_PENDING, OP_DONE } op_state_t;
 
+/*
+ * A send or a receive. It lives in its handle, so it needs no memory of its own, and the handle's index is
+ * the slot that the peer's frames name. `phase` is the I/O thread's alone; the rest the caller fills in
+ * before it hands the transfer over.
+ *
+ *   SEND:    IDLE -> UNMET (in peer.sends) -WANT-> MOVING (in peer.sending, and units of tx) -> IDLE
+ *   RECEIVE: IDLE -> UNMET (in peer.to_want) -WANT is out-> MOVING (found by its slot) -> IDLE
+ */
+typedef enum transfer_phase { TRANSFER_IDLE, TRANSFER_UNMET, TRANSFER_MOVING } transfer_phase_t;
+
+typedef struct comm_transfer {
+    transfer_phase_t phase;
+    bool receive;
+    uint8_t dtype;
+    uint32_t peer, tag;
+    uint8_t *data; /* (bytes) the caller's; of a SEND only read */
+    uint64_t count, bytes;
+    uint64_t moved;  /* SEND: bytes handed to frames; RECEIVE: bytes of whole parts */
+    uint64_t number; /* of the receive, among the receiver's from this sender */
+    uint32_t slot;   /* of the receive, at the receiver */
+    ns_t since;
+    inspan_op_t *op;
+    struct comm_transfer *next;
+} comm_transfer_t;
+
+typedef struct transfer_queue {
+    comm_transfer_t *first, *last;
+} transfer_queue_t;
+
+typedef struct want { /* a receive that the peer has started and that no send here has met yet */
+    uint64_t number, count;
+    uint32_t slot, tag;
+    uint8_t dtype;
+} want_t;
+
 struct inspan_op {
     inspan_comm_t *comm;
     op_state_t state;
@@ -138,6 +174,7 @@ struct inspan_op {
     comm_done_fn done;
     void *done_context;
     inspan_op_t *next_free;
+    comm_transfer_t transfer;
 };
 
 /* ---- Peers ----------------------------------------------------------------------------------- */
@@ -165,7 +202,8 @@ typedef struct rx {
     uint8_t *at;     /* PLACE, REDUCE: where the next byte or element goes */
     comm_run_t *run; /* of a piece; NULL: it came before the operation was started */
     uint32_t op;
-    uint32_t carry; /* REDUCE: bytes of a split element */
+    comm_transfer_t *transfer; /* of a part; else NULL */
+    uint32_t carry;            /* REDUCE: bytes of a split element */
     uint8_t carried[8];
     uint32_t pages[RX_PIECE_PAGES], n_pages; /* STAGE */
     uint8_t look[RX_LOOK];                   /* bytes read ahead */
@@ -182,9 +220,10 @@ typedef struct tx_unit {
     uint32_t header_bytes; /* 0 for control: its frames lie ready in tx.control */
     const uint8_t *payload;
     uint32_t bytes;
-    comm_run_t *run; /* NULL: control */
+    comm_run_t *run;           /* of a piece, else NULL */
+    comm_transfer_t *transfer; /* of a part, else NULL */
     uint32_t op;
-    bool last; /* of its SEND */
+    bool last; /* of its SEND, or of its transfer */
 } tx_unit_t;
 
 typedef struct tx {
@@ -194,6 +233,7 @@ typedef struct tx {
     uint64_t bytes;  /* in units, payload */
     uint64_t posted; /* last operation told by POST */
     bool blocked, control_busy;
+    bool part_next;        /* pieces of collectives and parts of sends go in turns */
     bool ping, bye, abort; /* to be sent */
     bool bye_sent;
     ns_t last;
@@ -229,6 +269,13 @@ typedef struct comm_peer {
     ns_t heard;             /* last bytes from it */
     early_t early[MAX_EARLY];
     peer_call_t *calls;       /* (COMM_RING) by sequence number */
+    transfer_queue_t sends;   /* to it, no receive has met them yet; in call order */
+    transfer_queue_t sending; /* to it, under way; each sends a part in turn */
+    transfer_queue_t to_want; /* receives from it that it was not told of yet */
+    uint64_t wants_out;       /* number of our last receive from it */
+    uint64_t wants_in;        /* number of its last receive from us */
+    want_t *wants;            /* (COMM_MAX_OPS) those that no send has met, in call order: it has no more */
+    uint32_t n_wants;
     message_queue_t messages; /* to it; under lock */
     message_queue_t kept;     /* from it, before there was a handler */
     rx_t rx;
@@ -282,6 +329,7 @@ struct inspan_comm {
     inspan_op_t *free_ops;
     uint32_t pending;
     comm_run_t *queued_first, *queued_last;
+    transfer_queue_t queued_transfers;
     bool failed; /* cause is final */
     bool wake_sent;
     inspan_cause_t cause;
@@ -304,7 +352,8 @@ struct inspan_comm {
     data_call_t calls[COMM_RING];             /* own, by sequence number */
     uint64_t oldest, posted;                  /* active ones lie in [oldest, posted] */
     uint32_t n_active, n_open, n_small;
-    bool working; /* some run has work queued */
+    uint32_t n_transfers; /* begun, not finished */
+    bool working;         /* some run has work queued */
     bool spinning;
     uint8_t *scratch; /* (DATA_PIECE_MAX + 8) bytes to be reduced */
     stage_t stage;
@@ -330,6 +379,7 @@ void comm_free(inspan_comm_t *comm); /* not its transport */
 void comm_wake(inspan_comm_t *comm);
 void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status); /* I/O thread */
 void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size);
+const char *comm_dtype_name(uint8_t dtype);
 inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t *err);
 
 /* plan.c */
@@ -357,6 +407,25 @@ void exec_credit(inspan_comm_t *comm, comm_run_t *run, uint32_t peer, uint64_t c
 void exec_mark(inspan_comm_t *comm, uint32_t peer);
 void exec_drop_all(inspan_comm_t *comm, inspan_status_t status); /* end all runs */
 void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq);
+void exec_listen(inspan_comm_t *comm); /* before something begins: peers' silence counts from now on */
+void exec_note_spin(inspan_comm_t *comm);
+
+/* transfer.c */
+void transfer_push(transfer_queue_t *queue, comm_transfer_t *transfer);
+comm_transfer_t *transfer_pop(transfer_queue_t *queue); /* NULL: empty */
+void transfer_begin(inspan_comm_t *comm, comm_transfer_t *transfer);
+void transfer_wanted(inspan_comm_t *comm, uint32_t peer, const want_t *want); /* by the peer, from us */
+/* The receive that a part from the peer belongs to; NULL: none, *wrong says why. */
+comm_transfer_t *transfer_find(inspan_comm_t *comm, uint32_t peer, const data_frame_t *part,
+                               const char **wrong);
+void transfer_advance(inspan_comm_t *comm, comm_transfer_t *transfer, uint32_t bytes); /* came in whole */
+void transfer_finish(inspan_comm_t *comm, comm_transfer_t *transfer, inspan_status_t status);
+uint64_t
+transfer_copy(inspan_comm_t *comm); /* a piece from oneself to oneself; bytes, at least 1, or 0: none */
+bool transfer_with(const inspan_comm_t *comm, uint32_t peer); /* some are under way with it */
+const comm_transfer_t *transfer_oldest(const inspan_comm_t *comm);
+void transfer_describe(const comm_transfer_t *transfer, char *text, size_t size);
+void transfer_drop_all(inspan_comm_t *comm, inspan_status_t status);
 
 /* rx.c, tx.c */
 void rx_read(inspan_comm_t *comm, uint32_t peer);

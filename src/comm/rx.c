@@ -112,6 +112,7 @@ static void begin_piece(inspan_comm_t *comm, uint32_t peer)
     if (frame->flags == DATA_WINDOW && run != NULL) run->window[peer] -= pages_cost(frame->length);
     rx->run = run;
     rx->op = op;
+    rx->transfer = NULL;
     rx->carry = 0;
     if (run != NULL && run->waits[op] == RECV_STARTED) {
         const sched_op_t *what = &run->plan->schedule->ops[op];
@@ -122,6 +123,21 @@ static void begin_piece(inspan_comm_t *comm, uint32_t peer)
     }
     rx->mode = RX_STAGE;
     if (!take_pages(comm, rx)) fail_protocol(comm, peer, "more data than there are places for");
+}
+
+static void begin_part(inspan_comm_t *comm, uint32_t peer)
+{
+    rx_t *rx = &comm->peers[peer].rx;
+    const char *wrong = NULL;
+    rx->run = NULL;
+    rx->transfer = transfer_find(comm, peer, &rx->frame, &wrong);
+    if (rx->transfer == NULL) {
+        fail_protocol(comm, peer, wrong);
+        return;
+    }
+    rx->mode = RX_PLACE;
+    rx->at = rx->transfer->data;
+    if (rx->at != NULL) rx->at += rx->transfer->moved;
 }
 
 /* ---- The end of a frame ---------------------------------------------------------------------- */
@@ -167,6 +183,10 @@ static void end_placed(inspan_comm_t *comm, uint32_t peer)
     rx_t *rx = &comm->peers[peer].rx;
     comm_run_t *run = rx->run;
     const uint32_t op = rx->op;
+    if (rx->transfer != NULL) {
+        transfer_advance(comm, rx->transfer, rx->frame.length);
+        return;
+    }
     run->arrived[op] += rx->frame.length;
     run->moved[op] += rx->frame.length;
     run->whole[op] = run->arrived[op] == run_bytes(run, op);
@@ -210,6 +230,17 @@ static void on_credit(inspan_comm_t *comm, uint32_t peer)
     exec_mark(comm, peer);
 }
 
+static void on_want(inspan_comm_t *comm, uint32_t peer)
+{
+    const data_frame_t *frame = &comm->peers[peer].rx.frame;
+    const want_t want = {.number = frame->seq,
+                         .count = frame->offset,
+                         .slot = frame->chunk,
+                         .tag = frame->tag,
+                         .dtype = frame->flags};
+    if (comm->health == COMM_HEALTHY) transfer_wanted(comm, peer, &want);
+}
+
 static void on_abort(inspan_comm_t *comm, uint32_t peer)
 {
     comm_peer_t *p = &comm->peers[peer];
@@ -231,6 +262,8 @@ static void on_bye(inspan_comm_t *comm, uint32_t peer)
         if (exec_run(comm, seq) != NULL)
             fail_peer(comm, peer, INSPAN_PEER_LOST, "closed after %llu operations, while others go on",
                       (unsigned long long)p->posted);
+    if (comm->health == COMM_HEALTHY && transfer_with(comm, peer))
+        fail_peer(comm, peer, INSPAN_PEER_LOST, "closed while a send to it or a receive from it is pending");
 }
 
 static void end_frame(inspan_comm_t *comm, uint32_t peer)
@@ -253,8 +286,10 @@ static void end_frame(inspan_comm_t *comm, uint32_t peer)
     case DATA_MESSAGE: message_arrived(comm, peer, rx->control, rx->frame.length); return;
     case DATA_ABORT: on_abort(comm, peer); return;
     case DATA_BYE: on_bye(comm, peer); return;
+    case DATA_WANT: on_want(comm, peer); return;
     case DATA_PING: return;
     case DATA_READY:
+    case DATA_PART:
     case DATA_PIECE: fail_protocol(comm, peer, "a frame that has no place here"); return;
     }
 }
@@ -269,10 +304,12 @@ static void begin_frame(inspan_comm_t *comm, uint32_t peer)
     }
     rx->look_at += DATA_HEADER_BYTES;
     rx->left = rx->frame.length;
-    if (rx->frame.type != DATA_PIECE)
+    if (rx->frame.type != DATA_PIECE && rx->frame.type != DATA_PART)
         rx->mode = RX_CONTROL;
     else if (comm->health != COMM_HEALTHY)
         rx->mode = RX_DISCARD;
+    else if (rx->frame.type == DATA_PART)
+        begin_part(comm, peer);
     else
         begin_piece(comm, peer);
     if (!p->gone && rx->left == 0) end_frame(comm, peer);
@@ -386,6 +423,7 @@ void rx_discard(inspan_comm_t *comm, uint32_t peer)
     rx_t *rx = &comm->peers[peer].rx;
     if (rx->mode != RX_HEADER && rx->mode != RX_CONTROL) rx->mode = RX_DISCARD;
     rx->run = NULL;
+    rx->transfer = NULL;
     for (uint32_t i = 0; i < rx->n_pages; i++) stage_give(&comm->stage, rx->pages[i]);
     rx->n_pages = 0;
 }

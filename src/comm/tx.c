@@ -60,6 +60,23 @@ static void put_credits(inspan_comm_t *comm, uint32_t peer, uint32_t *used)
     }
 }
 
+static void put_wants(inspan_comm_t *comm, uint32_t peer, uint32_t *used)
+{
+    comm_peer_t *p = &comm->peers[peer];
+    while (p->to_want.first != NULL && has_room(*used, 0)) {
+        comm_transfer_t *transfer = transfer_pop(&p->to_want);
+        data_frame_t frame = {.type = DATA_WANT,
+                              .flags = transfer->dtype,
+                              .seq = transfer->number,
+                              .chunk = transfer->slot,
+                              .tag = transfer->tag,
+                              .offset = transfer->count};
+        data_encode_frame(&frame, p->tx.control + *used);
+        *used += DATA_HEADER_BYTES;
+        transfer->phase = TRANSFER_MOVING;
+    }
+}
+
 /* All control frames that wait, into tx->control; bytes used. */
 static uint32_t put_control(inspan_comm_t *comm, uint32_t peer)
 {
@@ -78,6 +95,7 @@ static uint32_t put_control(inspan_comm_t *comm, uint32_t peer)
     if (p->bye || tx->bye_sent) return 0;
     put_posts(comm, peer, &used);
     put_credits(comm, peer, &used);
+    put_wants(comm, peer, &used);
     used += (uint32_t)message_take(comm, peer, tx->control + used, TX_CONTROL - used);
     if (tx->ping && used == 0) put_frame(tx, &used, DATA_PING, 0, 0, 0);
     tx->ping = false;
@@ -182,15 +200,54 @@ static bool queue_piece(inspan_comm_t *comm, uint32_t peer, comm_run_t *run)
     return false;
 }
 
+/* Queue the next piece of any run from *seq on; false: none may go. */
+static bool queue_any_piece(inspan_comm_t *comm, uint32_t peer, uint64_t *seq)
+{
+    for (; *seq <= comm->posted && *seq <= comm->peers[peer].tx.posted; ++*seq) {
+        comm_run_t *run = exec_run(comm, *seq);
+        if (run != NULL && run->n_ready[peer] > 0 && queue_piece(comm, peer, run)) return true;
+    }
+    return false;
+}
+
+/* Queue the next part of a send; false: there is none. Sends take turns: a small one waits for no large one.
+ */
+static bool queue_part(inspan_comm_t *comm, uint32_t peer)
+{
+    comm_peer_t *p = &comm->peers[peer];
+    comm_transfer_t *transfer = transfer_pop(&p->sending);
+    if (transfer == NULL) return false;
+    const uint64_t left = transfer->bytes - transfer->moved;
+    const uint32_t bytes = left < DATA_PIECE_MAX ? (uint32_t)left : DATA_PIECE_MAX;
+    tx_unit_t *unit = &p->tx.units[p->tx.n++];
+    *unit = (tx_unit_t){.header_bytes = DATA_HEADER_BYTES,
+                        .payload = transfer->data == NULL ? NULL : transfer->data + transfer->moved,
+                        .bytes = bytes,
+                        .transfer = transfer,
+                        .last = bytes == left};
+    data_frame_t frame = {.type = DATA_PART,
+                          .length = bytes,
+                          .seq = transfer->number,
+                          .chunk = transfer->slot,
+                          .tag = transfer->tag,
+                          .offset = transfer->moved};
+    data_encode_frame(&frame, unit->header);
+    p->tx.bytes += bytes;
+    transfer->moved += bytes;
+    if (!unit->last) transfer_push(&p->sending, transfer);
+    return true;
+}
+
 static void queue_pieces(inspan_comm_t *comm, uint32_t peer)
 {
     tx_t *tx = &comm->peers[peer].tx;
-    for (uint64_t seq = comm->oldest; seq <= comm->posted && seq <= tx->posted; seq++) {
-        comm_run_t *run = exec_run(comm, seq);
-        if (run == NULL || run->n_ready[peer] == 0) continue;
-        do { /* one unit stays free for control */
-            if (tx->n >= TX_UNITS - 1 || tx->bytes >= TX_BYTES) return;
-        } while (queue_piece(comm, peer, run));
+    uint64_t seq = comm->oldest;
+    while (tx->n < TX_UNITS - 1 && tx->bytes < TX_BYTES) { /* one unit stays free for control */
+        const bool part_first = tx->part_next;
+        tx->part_next = !part_first;
+        if (part_first && queue_part(comm, peer)) continue;
+        if (queue_any_piece(comm, peer, &seq)) continue;
+        if (part_first || !queue_part(comm, peer)) return;
     }
 }
 
@@ -237,6 +294,8 @@ static void took(inspan_comm_t *comm, uint32_t peer, size_t bytes)
         atomic_fetch_add_explicit(&comm->bytes_sent, finished[i].bytes, memory_order_relaxed);
         if (finished[i].last && finished[i].run != NULL)
             exec_finish_op(comm, finished[i].run, finished[i].op);
+        if (finished[i].last && finished[i].transfer != NULL)
+            transfer_finish(comm, finished[i].transfer, INSPAN_OK);
     }
 }
 
@@ -291,6 +350,7 @@ void tx_rescue(inspan_comm_t *comm, uint32_t peer)
             continue;
         }
         unit->run = NULL;
+        unit->transfer = NULL;
         tx->units[kept++] = *unit;
     }
     tx->n = kept;

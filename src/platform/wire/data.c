@@ -98,14 +98,16 @@ void data_encode_frame(const data_frame_t *frame, uint8_t bytes[DATA_HEADER_BYTE
 static bool length_fits(uint8_t type, uint32_t length)
 {
     switch (type) {
-    case DATA_PIECE: return length <= DATA_PIECE_MAX;
+    case DATA_PIECE:
+    case DATA_PART: return length <= DATA_PIECE_MAX;
     case DATA_POST: return length == DATA_CALL_BYTES;
     case DATA_MESSAGE: return length >= 1 && length <= DATA_MESSAGE_MAX;
     case DATA_ABORT: return length >= 1 && length <= DATA_CAUSE_MAX;
     case DATA_CREDIT:
     case DATA_PING:
     case DATA_READY:
-    case DATA_BYE: return length == 0;
+    case DATA_BYE:
+    case DATA_WANT: return length == 0;
     default: return false;
     }
 }
@@ -115,7 +117,8 @@ inspan_status_t data_decode_frame(const uint8_t bytes[DATA_HEADER_BYTES], data_f
     uint8_t type = bytes[0], flags = bytes[1];
     uint32_t length = get_u32(bytes + 4);
     if (get_u16(bytes + 2) != 0 || !length_fits(type, length)) return INSPAN_CORRUPT;
-    if (flags > DATA_WINDOW || (flags != 0 && type != DATA_PIECE)) return INSPAN_CORRUPT;
+    if (flags > (type == DATA_PIECE ? DATA_WINDOW : type == DATA_WANT ? INSPAN_DTYPES - 1 : 0))
+        return INSPAN_CORRUPT;
     *frame = (data_frame_t){.type = (data_type_t)type,
                             .flags = flags,
                             .length = length,

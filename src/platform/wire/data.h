@@ -33,13 +33,14 @@
  *
  *   OFFSET SIZE MEANING
  *        0    1 type (data_type_t)
- *        1    1 flags: who is charged for a PIECE (DATA_EAGER, DATA_WINDOW, or 0: nobody)
+ *        1    1 flags: who is charged for a PIECE (DATA_EAGER, DATA_WINDOW, or 0: nobody); WANT: dtype
  *        2    2 zero
  *        4    4 length of the payload: at most DATA_PIECE_MAX, for each type what its line says
- *        8    8 sequence number of the operation (CREDIT: 0 for the eager budget)
- *       16    4 chunk
+ *        8    8 sequence number of the operation (CREDIT: 0 for the eager budget); WANT, PART: number of the
+ *               receive among the receiver's from this sender, 1, 2, ...
+ *       16    4 chunk; WANT, PART: the receiver's slot for the receive
  *       20    4 tag
- *       24    8 offset of this piece in its transfer, bytes; CREDIT: bytes of credit
+ *       24    8 offset of this piece in its transfer, bytes; CREDIT: bytes of credit; WANT: count, elements
  */
 #ifndef WIRE_DATA_H
 #define WIRE_DATA_H
@@ -72,7 +73,9 @@ typedef enum data_type {
     DATA_ABORT,     /* the communicator failed: a cause. The last frame that counts                   */
     DATA_PING,      /* alive. No payload                                                              */
     DATA_READY,     /* all pairs of the sender are checked. No payload; only while opening            */
-    DATA_BYE        /* the sender closes in order. No payload; the last frame                         */
+    DATA_BYE,       /* the sender closes in order. No payload; the last frame                         */
+    DATA_WANT,      /* the sender of this has started a receive and has a place for all of it. No payload */
+    DATA_PART       /* a piece of what a WANT asked for                                               */
 } data_type_t;
 
 /* Flags of a PIECE: what it is charged to. Neither: the receiver has a place for it by the schedule's

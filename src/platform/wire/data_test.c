@@ -89,7 +89,14 @@ static void frame_lengths_are_checked(void **state)
                  {DATA_BYE, 0, 4, false},
                  {DATA_READY, 0, 0, true},
                  {0, 0, 0, false},
-                 {DATA_BYE + 1, 0, 0, false}};
+                 {DATA_WANT, INSPAN_DTYPES - 1, 0, true},
+                 {DATA_WANT, INSPAN_DTYPES, 0, false},
+                 {DATA_WANT, 0, 1, false},
+                 {DATA_PART, 0, 0, true},
+                 {DATA_PART, 0, DATA_PIECE_MAX, true},
+                 {DATA_PART, 0, DATA_PIECE_MAX + 1, false},
+                 {DATA_PART, DATA_WINDOW, 5, false},
+                 {DATA_PART + 1, 0, 0, false}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         data_frame_t frame = {cases[i].type, cases[i].flags, cases[i].length, UINT64_MAX, 7, 8, 1ull << 40},
                      back;
