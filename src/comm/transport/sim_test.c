@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "comm/conformance_test.h"
+#include "comm/internal.h"
 
 /* Ranks are threads that run one at a time, in turns: one gives its turn away only where it waits. */
 typedef struct turns {
@@ -203,9 +204,110 @@ static void crashes_at_any_time(void **state)
     assert_true(failed > 30);
 }
 
+/* All ranks send to all; whenever the last one crashes, each transfer of a survivor is whole or fails. */
+static void crashes_in_transfers(void **state)
+{
+    (void)state;
+    enum { COUNT = 40000 };
+    int failed = 0, whole = 0;
+    for (uint64_t of = 300; of < 340; of++) {
+        const uint32_t n = 3 + of % 3;
+        seed = of;
+        world_t world;
+        comm_options_t options = {.failure_timeout = NS_PER_S};
+        sim_open(&world, n, &options);
+        turns_t *turns = world.self;
+        float *in = malloc(COUNT * sizeof *in), *out = calloc((size_t)COUNT * n * n, sizeof *out);
+        for (int i = 0; i < COUNT; i++) in[i] = (float)(i % 13) + 1;
+        inspan_op_t *sends[5][5], *receives[5][5];
+        for (uint32_t r = 0; r < n; r++) {
+            for (uint32_t peer = 0; peer < n; peer++) {
+                float *to = out + ((size_t)r * n + peer) * COUNT;
+                assert_int_equal(
+                    inspan_receive(world.comms[r], to, COUNT, INSPAN_FP32, peer, 3, &receives[r][peer]),
+                    INSPAN_OK);
+                assert_int_equal(
+                    inspan_send(world.comms[r], in, COUNT, INSPAN_FP32, peer, 3, &sends[r][peer]), INSPAN_OK);
+            }
+            comm_sim_run(turns->sim, 10);
+        }
+        comm_sim_run(turns->sim, (of - 300) * 8);
+        comm_sim_crash(turns->sim, n - 1);
+        comm_sim_run(turns->sim, UINT64_MAX);
+        for (uint32_t r = 0; r + 1 < n; r++) {
+            inspan_cause_t cause;
+            assert_true(inspan_comm_cause(world.comms[r], &cause));
+            assert_int_equal(cause.rank, n - 1);
+            for (uint32_t peer = 0; peer < n; peer++) {
+                const inspan_status_t sent = inspan_op_test(sends[r][peer]),
+                                      received = inspan_op_test(receives[r][peer]);
+                assert_true(sent == INSPAN_OK || sent == INSPAN_PEER_LOST);
+                assert_true(received == INSPAN_OK || received == INSPAN_PEER_LOST);
+                failed += received != INSPAN_OK;
+                if (received != INSPAN_OK) continue;
+                whole++;
+                assert_memory_equal(out + ((size_t)r * n + peer) * COUNT, in, COUNT * sizeof *in);
+            }
+        }
+        sim_close(&world);
+        free(in);
+        free(out);
+    }
+    assert_true(failed > 30 && whole > 30);
+}
+
+/* What no right peer sends: parts that nobody asked for, receives out of order or too many. */
+static void foreign_parts_and_wants(void **state)
+{
+    (void)state;
+    comm_options_t options = {.failure_timeout = NS_PER_S};
+    world_t world;
+    sim_open(&world, 3, &options);
+    inspan_comm_t *comm = world.comms[0];
+    float in[100] = {0}, out[100];
+    inspan_op_t *receive = NULL, *send = NULL;
+    assert_int_equal(inspan_receive(comm, out, 100, INSPAN_FP32, 1, 5, &receive), INSPAN_OK);
+    assert_int_equal(inspan_send(comm, in, 100, INSPAN_FP32, 1, 5, &send), INSPAN_OK);
+    comm_sim_run(((turns_t *)world.self)->sim, 100);
+    const uint32_t slot = (uint32_t)(receive - comm->ops);
+    const data_frame_t right = {.type = DATA_PART, .length = 400, .seq = 1, .chunk = slot, .tag = 5};
+    data_frame_t wrong[10];
+    for (int i = 0; i < 10; i++) wrong[i] = right;
+    wrong[0].chunk = COMM_MAX_OPS;
+    wrong[1].chunk = UINT32_MAX;
+    wrong[2].chunk = (uint32_t)(send - comm->ops);
+    wrong[3].chunk = COMM_MAX_OPS - 1; /* idle */
+    wrong[4].seq = 2;
+    wrong[5].tag = 6;
+    wrong[6].offset = 4;
+    wrong[7].length = 401;
+    wrong[8].length = 0;
+    wrong[9].offset = UINT64_MAX;
+    const char *why = NULL;
+    for (int i = 0; i < 10; i++) {
+        assert_null(transfer_find(comm, 1, &wrong[i], &why));
+        assert_non_null(why);
+    }
+    assert_null(transfer_find(comm, 2, &right, &why)); /* of another peer */
+    assert_ptr_equal(transfer_find(comm, 1, &right, &why), &receive->transfer);
+
+    want_t want = {.number = 1, .count = 1, .tag = 9};
+    for (; want.number <= COMM_MAX_OPS; want.number++) transfer_wanted(comm, 2, &want);
+    assert_int_equal(comm->health, COMM_HEALTHY);
+    transfer_wanted(comm, 2, &want);
+    assert_int_equal(comm->health, COMM_SETTLING);
+    assert_non_null(strstr(comm->cause.text, "more receives than may be pending"));
+    want.number = 2;
+    transfer_wanted(world.comms[1], 2, &want);
+    assert_int_equal(world.comms[1]->cause.status, INSPAN_CORRUPT);
+    sim_close(&world);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(seeds_decide), cmocka_unit_test(crashes_at_any_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(seeds_decide), cmocka_unit_test(crashes_at_any_time),
+                                       cmocka_unit_test(crashes_in_transfers),
+                                       cmocka_unit_test(foreign_parts_and_wants)};
     int failed = conformance_run(&harness);
     return failed + cmocka_run_group_tests_name("only sim", tests, NULL, NULL);
 }
