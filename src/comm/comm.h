@@ -60,6 +60,9 @@ typedef struct comm_options {
     const double
         *weights; /* (world) shard weights for AUTO and DIRECT; NULL: from the links, equal at first */
     uint64_t chunk_bytes; /* 0: chosen */
+    inspan_cause_t
+        *cause; /* NULL, or filled where comm_open fails because of a peer: whose fault, as far as
+                  this rank knows, also what a peer told. The caller sets its status to OK before */
 } comm_options_t;
 
 /*

@@ -39,7 +39,6 @@ static const ns_t welcome_bound = 30 * NS_PER_S; /* a busy agent on a small mach
 static const ns_t view_bound =
     3600 * NS_PER_S; /* others may still fetch their data; the manager's bound is shorter */
 static const ns_t bye_bound = 5 * NS_PER_S;
-static const ns_t last_barrier_bound = 2 * NS_PER_S;
 
 struct inspan_worker {
     comm_io_t *io;
@@ -61,7 +60,8 @@ struct inspan_worker {
     uint16_t port;
     inspan_comm_t *comm;
     bool has_lost;
-    inspan_cause_t lost; /* told by the agent */
+    inspan_cause_t lost;   /* told by the agent */
+    inspan_cause_t unopen; /* why the communicator did not open; status OK: no peer's doing */
     inspan_progress_t progress;
     bool progress_changed;
     local_frame_type_t end_type; /* 0: nothing said yet */
@@ -212,6 +212,12 @@ static void on_welcome(inspan_worker_t *worker, const uint8_t *body, size_t n)
     if (worker->end_type != 0) send_end(worker);
 }
 
+/* A rank that the view does not know would make the others call this one a liar. */
+static void clamp_lost(inspan_worker_t *worker)
+{
+    if (worker->has_view && worker->lost.rank >= (int32_t)worker->view.world) worker->lost.rank = -1;
+}
+
 static void on_view(inspan_worker_t *worker, const uint8_t *body, size_t n)
 {
     local_view_t view;
@@ -226,6 +232,7 @@ static void on_view(inspan_worker_t *worker, const uint8_t *body, size_t n)
     }
     worker->view = view;
     worker->has_view = true;
+    clamp_lost(worker);
 }
 
 static void on_bye(inspan_worker_t *worker, const uint8_t *body, size_t n)
@@ -249,7 +256,7 @@ static bool take_frame(inspan_worker_t *worker, local_frame_type_t type, const u
         lost = local_decode_end(body, n, &worker->received) == INSPAN_OK;
         if (lost && !worker->has_lost) worker->lost = worker->received.cause;
         worker->has_lost |= lost;
-        if (worker->has_view && worker->lost.rank >= (int32_t)worker->view.world) worker->lost.rank = -1;
+        clamp_lost(worker);
         break;
     case LOCAL_BYE: on_bye(worker, body, n); break;
     default: break; /* of a later minor version */
@@ -453,7 +460,8 @@ static inspan_status_t open_comm(inspan_worker_t *worker, inspan_error_t *err)
                               .members = view->members,
                               .listener = view->world > 1 ? worker->listener : NULL,
                               .failure_timeout = worker->welcome.failure_timeout,
-                              .schedule = INSPAN_SCHEDULE_AUTO};
+                              .schedule = INSPAN_SCHEDULE_AUTO,
+                              .cause = &worker->unopen};
     inspan_comm_t *comm = NULL;
     memcpy(options.key, view->key, sizeof options.key);
     inspan_status_t status = comm_open(&options, &comm, err);
@@ -543,9 +551,10 @@ inspan_status_t worker_open_at(const char *path, inspan_worker_t **out, inspan_e
         return INSPAN_OK;
     }
     pthread_mutex_lock(&worker->mutex);
-    bool told = worker->has_lost;
-    inspan_cause_t cause = worker->lost;
-    if (worker->welcomed) say_end(worker, status, told ? &cause : NULL, why.text);
+    /* The agent's word, then what the opening found out; else it is this rank's own. */
+    const inspan_cause_t *cause = worker->has_lost ? &worker->lost : NULL;
+    if (cause == NULL && worker->unopen.status != INSPAN_OK) cause = &worker->unopen;
+    if (worker->welcomed) say_end(worker, status, cause, why.text);
     pthread_mutex_unlock(&worker->mutex);
     wait_for_bye(worker);
     destroy(worker);
@@ -614,7 +623,8 @@ static inspan_status_t barrier(inspan_comm_t *comm, ns_t bound)
  * All ranks leave together: a rank that closes its sockets while another still has work to do (the lowest one
  * writes the model) would look like a lost peer. The first barrier shows that all are through; from then on
  * nothing that happens to the communicator is a failure. The second keeps a rank from closing before all have
- * seen the first.
+ * seen the first: one that stands still for less than failure_timeout (a lid, a swap) must still find the
+ * others there.
  */
 static void leave_together(inspan_worker_t *worker)
 {
@@ -622,7 +632,7 @@ static void leave_together(inspan_worker_t *worker)
     pthread_mutex_lock(&worker->mutex);
     worker->over = true;
     pthread_mutex_unlock(&worker->mutex);
-    barrier(worker->comm, last_barrier_bound);
+    barrier(worker->comm, 2 * worker->welcome.failure_timeout);
 }
 
 void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text)

@@ -194,9 +194,10 @@ static void start(scene_t *scene, uint32_t world, void (*user)(rank_t *))
     }
 }
 
-static void start_until_ready(scene_t *scene, uint32_t world, void (*user)(rank_t *))
+/* From WELCOME to READY. */
+static void begin(scene_t *scene)
 {
-    start(scene, world, user);
+    const uint32_t world = scene->world;
     for (uint32_t r = 0; r < world; r++) {
         say_welcome(&scene->ranks[r], LOCAL_MAJOR);
         assert_int_equal(hear(&scene->ranks[r], false), LOCAL_BOUND);
@@ -204,6 +205,12 @@ static void start_until_ready(scene_t *scene, uint32_t world, void (*user)(rank_
     }
     say_view(scene);
     for (uint32_t r = 0; r < world; r++) assert_int_equal(hear(&scene->ranks[r], false), LOCAL_READY);
+}
+
+static void start_until_ready(scene_t *scene, uint32_t world, void (*user)(rank_t *))
+{
+    start(scene, world, user);
+    begin(scene);
 }
 
 static void join(rank_t *rank)
@@ -482,7 +489,78 @@ static void test_pair_that_cannot_connect(void **state)
         assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
         bye(&scene.ranks[r]);
     }
+    /* whose port it is, and not who noticed; rank 1 is told, or finds nobody there itself */
     assert_non_null(strstr(scene.ranks[0].end.text, "node-1"));
+    assert_int_equal(scene.ranks[0].end.cause.rank, 1);
+    assert_int_equal(scene.ranks[0].end.cause.noticed_by, 0);
+    assert_string_equal(scene.ranks[0].end.cause.node, "node-1");
+    end(&scene);
+}
+
+/* ---- A rank that stands still on its way out */
+
+enum { PINGS = 20 };
+static sem_t leaving, echo, frozen;
+
+static void on_echo(void *context, uint32_t from, const void *data, size_t bytes)
+{
+    (void)context, (void)from, (void)data, (void)bytes;
+    sem_post(&echo);
+}
+
+/* On the I/O thread of rank 1: the last message finds it standing still for a while. */
+static void on_ping(void *context, uint32_t from, const void *data, size_t bytes)
+{
+    const rank_t *rank = context;
+    if (*(const uint8_t *)data < PINGS) {
+        comm_message(inspan_worker_comm(rank->worker), from, data, bytes);
+        return;
+    }
+    sem_post(&frozen);
+    sem_post(&frozen);
+    struct timespec until;
+    sem_t never;
+    sem_init(&never, 0, 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 3;
+    while (sem_timedwait(&never, &until) != 0 && errno == EINTR) {
+    }
+    sem_destroy(&never);
+}
+
+static void user_leaves_while_rank_1_stands_still(rank_t *rank)
+{
+    inspan_comm_t *comm = inspan_worker_comm(rank->worker);
+    if (rank->rank == 1) {
+        comm_set_message_handler(comm, on_ping, rank);
+        sem_post(&leaving);
+    } else if (rank->rank == 0) {
+        comm_set_message_handler(comm, on_echo, rank);
+        sem_wait(&leaving);
+        for (uint8_t i = 0; i <= PINGS; i++) { /* meanwhile rank 1 comes to its first barrier */
+            comm_message(comm, 1, &i, 1);
+            if (i < PINGS) sem_wait(&echo);
+        }
+    }
+    if (rank->rank != 1) sem_wait(&frozen);
+    inspan_worker_finish(rank->worker, INSPAN_OK, "");
+}
+
+/* For less than failure_timeout: no failure, on none of them. */
+static void test_a_pause_at_the_end(void **state)
+{
+    (void)state;
+    scene_t scene;
+    sem_init(&leaving, 0, 0);
+    sem_init(&echo, 0, 0);
+    sem_init(&frozen, 0, 0);
+    start(&scene, 3, user_leaves_while_rank_1_stands_still);
+    scene.failure_timeout = 6 * NS_PER_S;
+    begin(&scene);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_DONE);
+        bye(&scene.ranks[r]);
+    }
     end(&scene);
 }
 
@@ -516,6 +594,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_ended_before_the_view),
         cmocka_unit_test(test_pair_that_cannot_connect),
+        cmocka_unit_test(test_a_pause_at_the_end),
         cmocka_unit_test(test_no_agent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

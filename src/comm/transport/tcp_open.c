@@ -784,5 +784,6 @@ inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, inspan_
     free(polls);
     free(links);
     if (o.status != INSPAN_OK && err != NULL) *err = o.error;
+    if (o.status != INSPAN_OK && options->cause != NULL) *options->cause = o.cause;
     return o.status;
 }
