@@ -11,6 +11,10 @@
  * A job that may take more nodes than are free now waits for those that are just becoming free (leaving):
  * seconds.
  *
+ * Memory is counted by machine, not by node: several agents on one machine (`inspan up --local 3`) each offer
+ * all of it. A machine has what the largest offer of its nodes says; agents in containers with limits of
+ * their own on one machine are therefore counted as if they shared the largest limit.
+ *
  * Reach: a node whose only addresses are loopback ones can work only with nodes on its own machine.
  *
  * Arrays are the caller's and borrowed for the call. No call blocks or keeps anything.
@@ -33,6 +37,7 @@ typedef struct sched_node {
     const char
         *machine; /* boot id: nodes with the same one share a machine; "" unknown: a machine of its own */
     uint64_t memory_bytes; /* least of the machine's and its limit's */
+    uint64_t used_bytes;   /* of it by the job that runs here; 0: none */
     double cores;          /* usable ones */
     uint32_t gpus;
     bool ready;      /* its agent is attached */
@@ -62,8 +67,8 @@ typedef struct sched_placement {
 /*
  * Can this job ever run on the nodes registered (ready or not)? Refuses only what more waiting cannot mend:
  * INVALID (min above max, none wanted, above SCHED_WORLD_MAX), LIMIT (needs more memory than any registered
- * node has: the text has the figures), NOT_FOUND (pinned to a node that nobody knows). With no node
- * registered yet the job may wait.
+ * node has, or all that fit share too little memory of one machine: the text has the figures), NOT_FOUND
+ * (pinned to a node that nobody knows). With no node registered yet the job may wait.
  */
 inspan_status_t sched_admit(const sched_job_t *job, const sched_node_t *nodes, uint32_t n_nodes,
                             inspan_error_t *err);

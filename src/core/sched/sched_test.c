@@ -46,13 +46,12 @@ static void says_why_it_waits(void **state)
     sched_placement_t placement;
     sched_round(&two, 1, nodes, 2, &placement);
     assert_false(placement.starts);
-    assert_string_equal(placement.why, "needs 2 nodes with 3.1 GB each: 1 is ready (node b has 2.0 GB)");
+    assert_string_equal(placement.why, "needs 2 nodes with 3.1 GB each: 1 is ready (b has 2.0 GB)");
     nodes[1].memory_bytes = 8 * GB;
     nodes[1].ready = false;
     nodes[0].busy = true;
     sched_round(&two, 1, nodes, 2, &placement);
-    assert_string_equal(placement.why,
-                        "needs 2 nodes with 3.1 GB each: 0 are ready (node a is busy, node b is away)");
+    assert_string_equal(placement.why, "needs 2 nodes with 3.1 GB each: 0 are ready (a is busy, b is away)");
     sched_round(&two, 1, nodes, 0, &placement);
     assert_string_equal(placement.why, "needs 2 nodes with 3.1 GB each: 0 are ready");
 }
@@ -139,7 +138,7 @@ static void a_waiting_job_is_not_starved(void **state)
     sched_round(queue, 3, nodes, 3, placements);
     assert_false(placements[0].starts);
     assert_false(placements[1].starts); /* b is kept for job 1 */
-    assert_non_null(strstr(placements[1].why, "node b is kept for an earlier job"));
+    assert_non_null(strstr(placements[1].why, "b is kept for an earlier job"));
     assert_true(placements[2].starts); /* job 1 could not use the small node */
     assert_int_equal(placements[2].nodes[0], 2);
     nodes[0].ready = false; /* job 1 now waits for an absent machine: nothing is held */
@@ -181,7 +180,7 @@ static void gpu_and_cores_are_wishes_that_count(void **state)
     sched_placement_t placement;
     sched_round(&wish, 1, nodes, 2, &placement);
     assert_false(placement.starts);
-    assert_non_null(strstr(placement.why, "node a has no GPU"));
+    assert_non_null(strstr(placement.why, "a has no GPU"));
     nodes[1].gpus = 1;
     sched_round(&wish, 1, nodes, 2, &placement);
     assert_true(placement.starts);
@@ -190,6 +189,66 @@ static void gpu_and_cores_are_wishes_that_count(void **state)
     wish.cores = 4;
     sched_round(&wish, 1, nodes, 2, &placement);
     assert_false(placement.starts);
+}
+
+/* Several agents of one machine each offer all of its memory, but it is there only once. */
+static void memory_is_counted_by_machine(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", 8 * GB, 4), node("b", 8 * GB, 4), node("c", 8 * GB, 4),
+                            node("d", 8 * GB, 4)};
+    for (uint32_t i = 0; i < 3; i++) nodes[i].machine = "host";
+    inspan_error_t err;
+    sched_placement_t placement;
+    sched_job_t three = job(1, 3, 3, 5 * GB);
+    three.model_bytes = 2 * GB;
+    assert_int_equal(sched_admit(&three, nodes, 3, &err), INSPAN_LIMIT);
+    assert_non_null(strstr(err.text,
+                           "needs 5.0 GB on each of 3 nodes (weights 2.0 GB), but 3 nodes share one "
+                           "machine (that of node a), which has 8.0 GB: enough for 1;"));
+    assert_int_equal(sched_admit(&three, nodes, 4, &err), INSPAN_LIMIT); /* d is one more, not two */
+    three.min_nodes = 2;
+    assert_int_equal(sched_admit(&three, nodes, 4, &err), INSPAN_OK);
+    sched_round(&three, 1, nodes, 4, &placement);
+    assert_true(placement.starts);
+    assert_int_equal(placement.n_nodes, 2);
+    assert_int_equal(placement.nodes[0], 0);
+    assert_int_equal(placement.nodes[1], 3);
+    three.memory_bytes = 4 * GB; /* two fit exactly */
+    sched_round(&three, 1, nodes, 4, &placement);
+    assert_int_equal(placement.n_nodes, 3);
+    const char *pins[] = {"a", "b", "c"};
+    sched_job_t pinned = job(2, 1, 8, 3 * GB);
+    pinned.pinned = pins;
+    pinned.n_pinned = 3;
+    assert_int_equal(sched_admit(&pinned, nodes, 4, &err), INSPAN_LIMIT);
+    assert_non_null(strstr(err.text, "enough for 2"));
+    pinned.memory_bytes = 8 * GB / 3;
+    assert_int_equal(sched_admit(&pinned, nodes, 4, &err), INSPAN_OK);
+    /* without a boot id each node is a machine of its own */
+    for (uint32_t i = 0; i < 3; i++) nodes[i].machine = "";
+    assert_int_equal(sched_admit(&three, nodes, 3, &err), INSPAN_OK);
+}
+
+static void memory_in_use_is_not_given_away(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", 8 * GB, 4), node("b", 8 * GB, 4), node("c", 8 * GB, 4)};
+    for (uint32_t i = 0; i < 3; i++) nodes[i].machine = "host";
+    nodes[0].busy = true;
+    nodes[0].used_bytes = 3 * GB;
+    sched_job_t queue[] = {job(1, 1, 2, 4 * GB), job(2, 1, 1, 2 * GB)};
+    sched_placement_t placements[2];
+    sched_round(queue, 2, nodes, 3, placements);
+    assert_true(placements[0].starts);
+    assert_int_equal(placements[0].n_nodes, 1); /* 5 GB are left: one of 4 */
+    assert_false(placements[1].starts);         /* and then 1 GB */
+    assert_string_equal(placements[1].why, "needs 1 node with 2.0 GB each: 0 are ready (a is busy, b is kept "
+                                           "for an earlier job, c shares the 8.0 GB of its machine)");
+    nodes[0].busy = false;
+    nodes[0].used_bytes = 0;
+    sched_round(queue, 2, nodes, 3, placements);
+    assert_int_equal(placements[0].n_nodes, 2);
 }
 
 /* Random clusters and queues: nobody gets a node that does not fit, is busy, or is given to another. */
@@ -214,6 +273,7 @@ static void rounds_keep_their_promises(void **state)
                                       .ready = rng_below(&rng, 4) > 0,
                                       .busy = rng_below(&rng, 4) == 0,
                                       .local_only = rng_below(&rng, 3) == 0};
+            if (nodes[i].busy) nodes[i].used_bytes = rng_below(&rng, 4);
         }
         for (uint32_t j = 0; j < n_jobs; j++) {
             jobs[j] = job(j, 1 + (uint32_t)rng_below(&rng, 4), 0, rng_below(&rng, 8));
@@ -222,6 +282,14 @@ static void rounds_keep_their_promises(void **state)
         }
         sched_round(jobs, n_jobs, nodes, n_nodes, placements);
         bool taken[12] = {false};
+        uint64_t memory[12] = {0}, most[12] = {0}; /* of a machine, at its first node's place */
+        uint32_t machine[12];
+        for (uint32_t i = 0; i < n_nodes; i++) {
+            machine[i] = 0;
+            while (strcmp(nodes[machine[i]].machine, nodes[i].machine) != 0) machine[i]++;
+            memory[machine[i]] += nodes[i].used_bytes;
+            if (nodes[i].memory_bytes > most[machine[i]]) most[machine[i]] = nodes[i].memory_bytes;
+        }
         for (uint32_t j = 0; j < n_jobs; j++) {
             if (!placements[j].starts) {
                 assert_true(placements[j].why[0] != '\0');
@@ -233,6 +301,9 @@ static void rounds_keep_their_promises(void **state)
                 assert_true(one->ready && !one->busy && !taken[placements[j].nodes[i]]);
                 assert_true(one->memory_bytes >= jobs[j].memory_bytes && (!jobs[j].gpu || one->gpus > 0));
                 taken[placements[j].nodes[i]] = true;
+                memory[machine[placements[j].nodes[i]]] += jobs[j].memory_bytes;
+                assert_true(jobs[j].memory_bytes == 0 ||
+                            memory[machine[placements[j].nodes[i]]] <= most[machine[placements[j].nodes[i]]]);
                 for (uint32_t k = 0; k < i; k++) {
                     const sched_node_t *other = &nodes[placements[j].nodes[k]];
                     bool together = strcmp(one->machine, other->machine) == 0;
@@ -254,6 +325,8 @@ int main(void)
         cmocka_unit_test(a_waiting_job_is_not_starved),
         cmocka_unit_test(loopback_nodes_work_only_together),
         cmocka_unit_test(gpu_and_cores_are_wishes_that_count),
+        cmocka_unit_test(memory_is_counted_by_machine),
+        cmocka_unit_test(memory_in_use_is_not_given_away),
         cmocka_unit_test(rounds_keep_their_promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -185,15 +185,16 @@ static sched_job_t wish_of(uint64_t id, const Inspan__V1__SubmitRequest *request
 static sched_node_t offer_of(const fleet_t *fleet, const fleet_node_t *node)
 {
     const Inspan__V1__Inventory *inventory = node->registration->inventory;
+    const fleet_job_t *last = fleet_job_on(fleet, node);
     sched_node_t offer = {.name = node->name,
                           .machine = "",
                           .ready = node->life.state == LIVENESS_ATTACHED && node->session != NULL,
-                          .busy = fleet_job_on(fleet, node) != NULL,
+                          .busy = last != NULL,
                           .local_only = !address_has_routable(node->address, inventory)};
-    const fleet_job_t *last = fleet_job_on(fleet, node);
     /* a process that nobody can end does not hold others up for ever */
     offer.leaving =
         last != NULL && control_job_over(&last->control) && os_now() - last->ended_at < LEAVING_NS;
+    if (last != NULL) offer.used_bytes = last->request->memory_bytes;
     if (inventory == NULL) return offer;
     offer.machine = inventory->boot_id;
     offer.memory_bytes = inventory->memory_bytes;

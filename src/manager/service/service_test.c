@@ -194,7 +194,7 @@ static void cancelling_asks_the_workers(void **state)
     Inspan__V1__SubmitRequest request = request_for(1, 1);
     uint64_t waiting = submit(&request, "queued");
     Inspan__V1__JobInfo *job = get_job(waiting);
-    assert_string_equal(job->reason, "needs 1 node: 0 are ready (node solo is busy)");
+    assert_string_equal(job->reason, "needs 1 node: 0 are ready (solo is busy)");
     release(job);
     Inspan__V1__JobRequest which = INSPAN__V1__JOB_REQUEST__INIT;
     which.id = waiting;
