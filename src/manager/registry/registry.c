@@ -96,17 +96,6 @@ static inspan_status_t configure(registry_t *registry, ns_t busy_timeout, inspan
     return INSPAN_OK;
 }
 
-static inspan_status_t make_uuid(char text[37])
-{
-    uint8_t b[16];
-    if (os_random(b, sizeof b) != INSPAN_OK) return INSPAN_INTERNAL;
-    b[6] = (uint8_t)((b[6] & 0x0f) | 0x40);
-    b[8] = (uint8_t)((b[8] & 0x3f) | 0x80);
-    snprintf(text, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-    return INSPAN_OK;
-}
-
 static int take_identity(void *context, int columns, char **values, char **names)
 {
     registry_t *registry = context;
@@ -121,9 +110,8 @@ static int take_identity(void *context, int columns, char **values, char **names
  */
 static inspan_status_t identify(registry_t *registry, inspan_error_t *err)
 {
-    char id[37];
-    if (make_uuid(id) != INSPAN_OK)
-        return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes");
+    char id[OS_UUID_TEXT];
+    if (os_uuid(id) != INSPAN_OK) return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes");
     char *sql = sqlite3_mprintf("BEGIN IMMEDIATE;"
                                 "INSERT OR IGNORE INTO meta VALUES('cluster_id', %Q), ('incarnation', 0);"
                                 "UPDATE meta SET value = value + 1 WHERE key='incarnation';"

@@ -5,6 +5,7 @@
 #include <ftw.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,5 +202,16 @@ inspan_status_t os_random(void *bytes, size_t n)
         to += got;
         n -= (size_t)got;
     }
+    return INSPAN_OK;
+}
+
+inspan_status_t os_uuid(char text[OS_UUID_TEXT])
+{
+    uint8_t b[16];
+    if (os_random(b, sizeof b) != INSPAN_OK) return INSPAN_INTERNAL;
+    b[6] = (uint8_t)((b[6] & 0x0f) | 0x40); /* version 4 */
+    b[8] = (uint8_t)((b[8] & 0x3f) | 0x80); /* of the variant that the RFC describes */
+    snprintf(text, OS_UUID_TEXT, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+             b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
     return INSPAN_OK;
 }

@@ -38,4 +38,8 @@ inspan_status_t os_remove_all(const char *path, inspan_error_t *err);
 /* n bytes for secrets, from the kernel; INTERNAL if it has none (never seen after boot). */
 inspan_status_t os_random(void *bytes, size_t n);
 
+/* A random UUID (version 4, RFC 9562) as text. INTERNAL as above. */
+#define OS_UUID_TEXT 37
+inspan_status_t os_uuid(char text[OS_UUID_TEXT]);
+
 #endif
