@@ -118,14 +118,15 @@ static void *wait_for_signal(void *context)
     return NULL;
 }
 
-/* Whose mistake: the user's (port, folder, file) or the machine's? */
+/* Whose matter: the user's (port, folder, file; trying again mends nothing) or the machine's? */
 static int exit_code_of(inspan_status_t status)
 {
     switch (status) {
     case INSPAN_INVALID:
     case INSPAN_EXISTS:
     case INSPAN_VERSION:
-    case INSPAN_NOT_FOUND: return 1;
+    case INSPAN_NOT_FOUND:
+    case INSPAN_CORRUPT: return 1;
     default: return 2;
     }
 }

@@ -112,10 +112,14 @@ fleet_job_t *fleet_job(const fleet_t *fleet, uint64_t id); /* in memory; NULL */
 bool fleet_names_file(const fleet_t *fleet, const char *hash);
 uint32_t fleet_n_jobs(const fleet_t *fleet);
 fleet_job_t *fleet_job_at(const fleet_t *fleet, uint32_t index); /* oldest first */
-/* One from the registry that is not in memory any more; the caller frees it by fleet_job_free. NOT_FOUND.
- */
+/* One from the registry that is not in memory any more; the caller frees it by fleet_job_free. NOT_FOUND,
+ * CORRUPT. */
 inspan_status_t fleet_job_load(fleet_t *fleet, uint64_t id, ns_t now, fleet_job_t **job, inspan_error_t *err);
 void fleet_job_free(fleet_job_t *job);
+/* From memory, or from the registry: then *loaded is the same, for the caller to free; else NULL. NULL: err
+ * says why. */
+const fleet_job_t *fleet_job_or_load(fleet_t *fleet, uint64_t id, ns_t now, fleet_job_t **loaded,
+                                     inspan_error_t *err);
 
 /* ---- For people: messages whose strings belong to the fleet; valid until its next call */
 

@@ -152,7 +152,8 @@ static inspan_status_t try_attach(uint32_t k, Inspan__V1__Register *extra, fleet
     Inspan__V1__Inventory inventory = INSPAN__V1__INVENTORY__INIT;
     if (extra != NULL) message = *extra;
     if (message.inventory == NULL) message.inventory = &inventory;
-    message.inventory->boot_id = who.boot;
+    message.inventory->boot_id =
+        extra != NULL && message.inventory->boot_id[0] != '\0' ? message.inventory->boot_id : who.boot;
     message.inventory->memory_bytes = 8000000000;
     message.node_id = who.id;
     message.name = who.name;
@@ -172,6 +173,18 @@ static fleet_node_t *attach(uint32_t k)
     fleet_node_t *node = NULL;
     if (try_attach(k, NULL, &node, &err) != INSPAN_OK) fail_msg("%s", err.text);
     return node;
+}
+
+/* Several agents of one machine. */
+static void attach_to_host(uint32_t k)
+{
+    Inspan__V1__Register message = INSPAN__V1__REGISTER__INIT;
+    Inspan__V1__Inventory inventory = INSPAN__V1__INVENTORY__INIT;
+    inventory.boot_id = (char *)"host";
+    message.inventory = &inventory;
+    fleet_node_t *node = NULL;
+    inspan_error_t err = {0};
+    if (try_attach(k, &message, &node, &err) != INSPAN_OK) fail_msg("%s", err.text);
 }
 
 static void beat(fleet_node_t *node)
@@ -751,6 +764,86 @@ static void texts_of_a_submission_have_caps(void **state)
     free(big);
 }
 
+static bool count_event(void *context, ns_t wall, const char *text)
+{
+    (void)wall;
+    *(uint32_t *)context += strstr(text, "cannot be read") != NULL;
+    return true;
+}
+
+/* Rows that nobody can make sense of keep nothing else from being served, at this start and the next. */
+static void damaged_rows_are_passed_over(void **state)
+{
+    (void)state;
+    attach(0);
+    uint64_t job = submit(2, 5 * S);
+    inspan_error_t err = {0};
+    registry_blob_t garbage = {"\xff\xff\xff", 3};
+    registry_node_t node = {.node_id = "00000000-0000-4000-8000-000000000001",
+                            .name = "n1",
+                            .address = "192.0.2.1",
+                            .state = "ready",
+                            .registration = garbage};
+    registry_job_t bad = {
+        .name = "bad", .state = "running", .outcome = "done", .reason = "", .request = garbage};
+    registry_job_t rankless = {.name = "r", .state = "running", .outcome = "done", .reason = ""};
+    Inspan__V1__SubmitRequest request = request_for(1, 5 * S);
+    convert_packed_t packed = convert_pack(&request.base);
+    rankless.request = (registry_blob_t){packed.data, packed.bytes};
+    registry_rank_t gap = {
+        .rank = 1, .node = 1, .node_name = "n0", .node_id = "", .address = "", .state = "ready"};
+    assert_int_equal(registry_put_node(world.registry, &node, &err), INSPAN_OK);
+    assert_int_equal(registry_put_job(world.registry, &bad, NULL, 0, &err), INSPAN_OK);
+    assert_int_equal(registry_put_job(world.registry, &rankless, &gap, 1, &err), INSPAN_OK);
+    free(packed.data);
+    for (uint32_t life = 1; life <= 2; life++) {
+        restart();
+        assert_int_equal(fleet_n_nodes(world.fleet), 2);
+        assert_int_equal(fleet_n_jobs(world.fleet), 1);
+        assert_int_equal(state_of(job), CONTROL_QUEUED);
+        uint32_t events = 0;
+        assert_int_equal(registry_each_event(world.registry, bad.id, count_event, &events, &err), INSPAN_OK);
+        assert_int_equal(events, life);
+        fleet_job_t *loaded = NULL;
+        assert_int_equal(fleet_job_load(world.fleet, bad.id, world.now, &loaded, &err), INSPAN_CORRUPT);
+        assert_null(fleet_job_or_load(world.fleet, rankless.id, world.now, &loaded, &err));
+        assert_int_equal(err.status, INSPAN_CORRUPT);
+    }
+    attach(0);
+    attach(1); /* says anew what it is */
+    assert_int_equal(fleet_n_nodes(world.fleet), 2);
+    fleet_tick(world.fleet, world.now);
+    assert_int_equal(state_of(job), CONTROL_STARTING);
+}
+
+/* The memory that a job has is not given to another on the same machine. */
+static void memory_of_running_jobs_counts(void **state)
+{
+    (void)state;
+    attach_to_host(0);
+    attach_to_host(1);
+    attach_to_host(2);
+    inspan_error_t err = {0};
+    fleet_job_t *job = NULL, *next = NULL;
+    Inspan__V1__SubmitRequest request = request_for(2, 5 * S);
+    request.memory_bytes = 5000000000;
+    assert_int_equal(fleet_submit(world.fleet, &request, world.now, &job, &err), INSPAN_LIMIT);
+    assert_non_null(strstr(err.text, "needs 5.0 GB on each of 2 nodes"));
+    request.memory_bytes = 3000000000;
+    assert_int_equal(fleet_submit(world.fleet, &request, world.now, &job, &err), INSPAN_OK);
+    assert_int_equal(job->control.state, CONTROL_STARTING);
+    request = request_for(1, 5 * S);
+    request.memory_bytes = 3000000000;
+    assert_int_equal(fleet_submit(world.fleet, &request, world.now, &next, &err), INSPAN_OK);
+    assert_int_equal(next->control.state, CONTROL_QUEUED);
+    assert_non_null(strstr(next->why, "n2 shares the 8.0 GB of its machine"));
+    fleet_cancel(world.fleet, job->control.id, "enough", world.now, &job, &err);
+    tell_failed(job->control.id, 0, 0, 0, NULL);
+    tell_failed(job->control.id, 1, 0, 0, NULL);
+    fleet_tick(world.fleet, world.now);
+    assert_int_equal(next->control.state, CONTROL_STARTING);
+}
+
 int main(void)
 {
 #define IN_A_WORLD(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -773,6 +866,8 @@ int main(void)
         IN_A_WORLD(a_registration_has_a_cap),
         IN_A_WORLD(what_is_shown_of_a_large_job_fits_a_message),
         IN_A_WORLD(texts_of_a_submission_have_caps),
+        IN_A_WORLD(damaged_rows_are_passed_over),
+        IN_A_WORLD(memory_of_running_jobs_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

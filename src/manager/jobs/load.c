@@ -9,6 +9,11 @@
 #include "manager/jobs/convert.h"
 #include "manager/jobs/fleet_internal.h"
 
+typedef struct unreadable { /* a row that stays as it is in the registry */
+    uint64_t job, node;
+    char text[160];
+} unreadable_t;
+
 typedef struct loading {
     fleet_t *fleet;
     ns_t now;
@@ -16,6 +21,7 @@ typedef struct loading {
     inspan_error_t *err;
     fleet_job_t *single; /* one job only, not into the list */
     bool only_one;
+    vec_of(unreadable_t) unreadable;
 } loading_t;
 
 static bool fail(loading_t *loading, inspan_status_t status, const char *what, uint64_t id)
@@ -24,6 +30,34 @@ static bool fail(loading_t *loading, inspan_status_t status, const char *what, u
         error_set(loading->err, status, "the registry's %s %llu: %s", what, (unsigned long long)id,
                   status == INSPAN_NO_MEMORY ? "out of memory" : "cannot be read");
     return false;
+}
+
+/* One bad row must not keep the others from being served. The events follow when the reading is over. */
+static bool pass_over(loading_t *loading, uint64_t job, uint64_t node, const char *text)
+{
+    unreadable_t row = {.job = job, .node = node};
+    snprintf(row.text, sizeof row.text, "%s", text);
+    log_error("registry: %s", text);
+    if (VEC_PUSH(&loading->unreadable, row)) return true;
+    return fail(loading, INSPAN_NO_MEMORY, job != 0 ? "job" : "node", job != 0 ? job : node);
+}
+
+static bool pass_over_job(loading_t *loading, uint64_t id)
+{
+    char text[160];
+    if (loading->only_one) return fail(loading, INSPAN_CORRUPT, "job", id);
+    snprintf(text, sizeof text, "job %llu cannot be read and is left out: its row is damaged",
+             (unsigned long long)id);
+    return pass_over(loading, id, 0, text);
+}
+
+static void tell_of_unreadable(loading_t *loading)
+{
+    for (size_t i = 0; i < loading->unreadable.n; i++) {
+        const unreadable_t *row = &loading->unreadable.items[i];
+        fleet_event(loading->fleet, row->job, row->node, row->text);
+    }
+    vec_free(&loading->unreadable);
 }
 
 static void *unpack(const ProtobufCMessageDescriptor *type, registry_blob_t blob)
@@ -39,11 +73,13 @@ static bool load_node(void *context, const registry_node_t *row)
     fleet_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) return fail(loading, INSPAN_NO_MEMORY, "node", row->handle);
     node->registration = unpack(&inspan__v1__register__descriptor, row->registration);
+    bool damaged = node->registration == NULL;
+    if (damaged) /* its name and id are taken all the same, and its agent says the rest anew */
+        node->registration = unpack(&inspan__v1__register__descriptor, (registry_blob_t){NULL, 0});
     if (node->registration == NULL || !VEC_PUSH(&loading->fleet->nodes, node)) {
-        bool unreadable = node->registration == NULL;
-        if (!unreadable) protobuf_c_message_free_unpacked(&node->registration->base, NULL);
+        if (node->registration != NULL) protobuf_c_message_free_unpacked(&node->registration->base, NULL);
         free(node);
-        return fail(loading, unreadable ? INSPAN_CORRUPT : INSPAN_NO_MEMORY, "node", row->handle);
+        return fail(loading, INSPAN_NO_MEMORY, "node", row->handle);
     }
     node->handle = row->handle;
     snprintf(node->node_id, sizeof node->node_id, "%s", row->node_id);
@@ -54,7 +90,11 @@ static bool load_node(void *context, const registry_node_t *row)
     liveness_restore(&node->life, loading->now);
     if (strcmp(row->state, "left") == 0) node->life.state = LIVENESS_LEFT;
     if (strcmp(row->state, "lost") == 0) node->life.state = LIVENESS_LOST;
-    return true;
+    if (!damaged) return true;
+    char text[160];
+    snprintf(text, sizeof text, "what node %.63s said of itself cannot be read, until it registers again",
+             node->name);
+    return pass_over(loading, 0, row->handle, text);
 }
 
 static control_state_t state_of(const char *text)
@@ -155,7 +195,7 @@ static bool load_job(void *context, const registry_job_t *row)
 {
     loading_t *loading = context;
     Inspan__V1__SubmitRequest *request = unpack(&inspan__v1__submit_request__descriptor, row->request);
-    if (request == NULL) return fail(loading, INSPAN_CORRUPT, "job", row->id);
+    if (request == NULL) return pass_over_job(loading, row->id);
     fleet_job_t *job = fleet_job_new(row->id, request);
     protobuf_c_message_free_unpacked(&request->base, NULL);
     if (job == NULL) return fail(loading, INSPAN_NO_MEMORY, "job", row->id);
@@ -170,6 +210,7 @@ static bool load_job(void *context, const registry_job_t *row)
     if (status == INSPAN_OK && !VEC_PUSH(&loading->fleet->jobs, job)) status = INSPAN_NO_MEMORY;
     if (status == INSPAN_OK) return true;
     fleet_job_free(job);
+    if (status == INSPAN_CORRUPT || status == INSPAN_INVALID) return pass_over_job(loading, row->id);
     return fail(loading, status, "job", row->id);
 }
 
@@ -228,6 +269,7 @@ inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err)
     if (status == INSPAN_OK)
         status = registry_each_job(fleet->registry, 0, FLEET_JOBS_KEPT, load_job, &loading, err);
     if (status == INSPAN_OK) status = loading.status;
+    tell_of_unreadable(&loading);
     if (status == INSPAN_OK) status = recall_failures(fleet, now, err);
     if (status == INSPAN_OK) tell_of_the_gone(fleet, now);
     return status;
@@ -244,4 +286,13 @@ inspan_status_t fleet_job_load(fleet_t *fleet, uint64_t id, ns_t now, fleet_job_
         return error_set(err, INSPAN_NOT_FOUND, "no job %llu: see `inspan jobs`", (unsigned long long)id);
     *job = loading.single;
     return INSPAN_OK;
+}
+
+const fleet_job_t *fleet_job_or_load(fleet_t *fleet, uint64_t id, ns_t now, fleet_job_t **loaded,
+                                     inspan_error_t *err)
+{
+    *loaded = NULL;
+    const fleet_job_t *job = fleet_job(fleet, id);
+    if (job != NULL) return job;
+    return fleet_job_load(fleet, id, now, loaded, err) == INSPAN_OK ? *loaded : NULL;
 }

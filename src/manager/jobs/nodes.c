@@ -67,12 +67,18 @@ static bool name_is_free(const fleet_t *fleet, const char *name, const fleet_nod
     return true;
 }
 
+/* What an agent is called before it has a name of ours. */
+static const char *called(const Inspan__V1__Register *message)
+{
+    if (message->name[0] != '\0') return message->name;
+    return message->inventory != NULL ? message->inventory->hostname : "";
+}
+
 /* A name that fits the command line (--nodes A,B) and that no other node has. */
 static void choose_name(const fleet_t *fleet, const Inspan__V1__Register *message, const fleet_node_t *self,
                         char *name, size_t size)
 {
-    const char *wanted = message->name;
-    if (wanted[0] == '\0' && message->inventory != NULL) wanted = message->inventory->hostname;
+    const char *wanted = called(message);
     char base[NAME_LENGTH + 1];
     size_t n = 0;
     for (; n < NAME_LENGTH && wanted[n] != '\0'; n++) {
@@ -118,7 +124,7 @@ static inspan_status_t check_registration(const Inspan__V1__Register *message, i
             err, INSPAN_VERSION,
             "the agent of %s speaks protocol %u.%u (Inspan %s), this manager %d.%d (Inspan %s): install the "
             "same Inspan on both",
-            message->name, message->protocol_major, message->protocol_minor,
+            called(message), message->protocol_major, message->protocol_minor,
             message->inventory != NULL ? message->inventory->version : "?", PROTOCOL_MAJOR, PROTOCOL_MINOR,
             INSPAN_VERSION_TEXT);
     size_t length = strlen(message->node_id);
@@ -146,16 +152,6 @@ static bool is_copy(const fleet_node_t *known, const Inspan__V1__Register *messa
     if (known->life.state != LIVENESS_ATTACHED || known->session == NULL) return false;
     if (known->incarnation == message->incarnation) return false;
     return now - known->life.heard < CLUSTER_FAILURE_TIMEOUT_NS / 2;
-}
-
-static inspan_status_t make_id(char *id, size_t size, inspan_error_t *err)
-{
-    uint8_t b[16];
-    if (os_random(b, sizeof b) != INSPAN_OK)
-        return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes");
-    snprintf(id, size, "%02x%02x%02x%02x-%02x%02x-4%x%02x-a%x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-             b[3], b[4], b[5], b[6] & 15, b[7], b[8] & 15, b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-    return INSPAN_OK;
 }
 
 static inspan_status_t commit_registration(fleet_t *fleet, fleet_node_t *wanted, inspan_error_t *err)
@@ -191,10 +187,12 @@ static inspan_status_t prepare(fleet_t *fleet, const Inspan__V1__Register *messa
         wanted->handle = known->handle;
         snprintf(wanted->node_id, sizeof wanted->node_id, "%s", known->node_id);
         snprintf(wanted->name, sizeof wanted->name, "%s", known->name);
+        if (message->name[0] != '\0') /* a wish, which may be new; without one the name stays */
+            choose_name(fleet, message, known, wanted->name, sizeof wanted->name);
     } else {
         bool taken = node_by_id(fleet, message->node_id) != NULL;
-        if (taken && make_id(wanted->node_id, sizeof wanted->node_id, err) != INSPAN_OK)
-            return INSPAN_INTERNAL;
+        if (taken && os_uuid(wanted->node_id) != INSPAN_OK)
+            return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes");
         if (!taken) snprintf(wanted->node_id, sizeof wanted->node_id, "%s", message->node_id);
         choose_name(fleet, message, known, wanted->name, sizeof wanted->name);
     }
@@ -211,16 +209,21 @@ static inspan_status_t prepare(fleet_t *fleet, const Inspan__V1__Register *messa
     return commit_registration(fleet, wanted, err);
 }
 
-static void tell_of_arrival(fleet_t *fleet, const fleet_node_t *node, bool copied, bool fresh)
+/* old_name NULL: a node that was not known. */
+static void tell_of_arrival(fleet_t *fleet, const fleet_node_t *node, bool copied, const char *old_name)
 {
     char text[256];
     if (copied)
         snprintf(text, sizeof text,
                  "node %s got a new id: another live agent has the same one (copied state folder?)",
                  node->name);
+    else if (old_name == NULL)
+        snprintf(text, sizeof text, "node %s joined from %s", node->name, node->address);
+    else if (strcmp(old_name, node->name) != 0)
+        snprintf(text, sizeof text, "node %s, until now named %s, attached again from %s", node->name,
+                 old_name, node->address);
     else
-        snprintf(text, sizeof text, "node %s %s from %s", node->name, fresh ? "joined" : "attached again",
-                 node->address);
+        snprintf(text, sizeof text, "node %s attached again from %s", node->name, node->address);
     fleet_event(fleet, 0, node->handle, text);
     log_info("%s", text);
     if (node->skew_s > 1 || node->skew_s < -1)
@@ -279,12 +282,14 @@ inspan_status_t fleet_register(fleet_t *fleet, const Inspan__V1__Register *messa
         return status;
     }
     void *old = known != NULL ? known->session : NULL;
+    char old_name[sizeof node->name] = "";
+    if (known != NULL) memcpy(old_name, known->name, sizeof old_name);
     if (known != NULL) protobuf_c_message_free_unpacked(&known->registration->base, NULL);
     *node = wanted;
     node->session = session;
     if (old != NULL)
         fleet->ports.drop(fleet->ports.context, old, INSPAN_ABORTED, "replaced by a newer stream");
-    tell_of_arrival(fleet, node, copied, known == NULL);
+    tell_of_arrival(fleet, node, copied, known != NULL ? old_name : NULL);
     fleet->look_at_queue = true;
     *out = node;
     inspan__v1__registered__init(reply);

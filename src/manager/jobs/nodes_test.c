@@ -101,16 +101,17 @@ static int tear_down(void **state)
 }
 
 typedef struct machine {
-    const char *address, *peer, *boot;
-    char *interface_address; /* NULL: none */
+    const char *address, *peer, *boot, *name; /* name NULL: by number */
+    char *interface_address;                  /* NULL: none */
     Inspan__V1__WorkerReport *worker;
 } machine_t;
 
 static inspan_status_t join(uint32_t k, const machine_t *machine, fleet_node_t **node, inspan_error_t *err)
 {
-    char id[64], name[32];
+    char id[64], name[96];
     snprintf(id, sizeof id, "00000000-0000-4000-8000-%012u", k);
     snprintf(name, sizeof name, "n%u", k);
+    if (machine->name != NULL) snprintf(name, sizeof name, "%s", machine->name);
     Inspan__V1__Register message = INSPAN__V1__REGISTER__INIT;
     Inspan__V1__Inventory inventory = INSPAN__V1__INVENTORY__INIT;
     Inspan__V1__Interface interface = INSPAN__V1__INTERFACE__INIT, *interfaces[] = {&interface};
@@ -210,6 +211,29 @@ static void a_changed_address_is_taken_over(void **state)
     assert_string_equal(again->address, "192.168.1.99");
 }
 
+static void a_new_name_is_taken_over(void **state)
+{
+    (void)state;
+    machine_t machine = lan_a;
+    fleet_node_t *node = join_ok(0, &machine);
+    join_ok(1, &lan_b);
+    const struct {
+        const char *wish, *name;
+    } lives[] = {{"n0", "n0"},     {"attic", "attic"},     {"", "attic"},  {"n1", "n1-2"},
+                 {"n1-2", "n1-2"}, {"my node", "my-node"}, {"", "my-node"}};
+    for (size_t i = 0; i < sizeof lives / sizeof lives[0]; i++) {
+        fleet_broke(rig.fleet, node, rig.now);
+        machine.name = lives[i].wish;
+        assert_ptr_equal(join_ok(0, &machine), node);
+        assert_string_equal(node->name, lives[i].name);
+    }
+    close_fleet();
+    open_fleet();
+    assert_string_equal(fleet_node_at(rig.fleet, 0)->name, "my-node"); /* stored */
+    machine.name = "";
+    assert_string_equal(join_ok(7, &machine)->name, "node"); /* no wish, no host name */
+}
+
 static void our_own_stall_is_not_their_silence(void **state)
 {
     (void)state;
@@ -232,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_FLEET(addresses_serve_the_whole_job),
         WITH_FLEET(a_changed_address_is_taken_over),
+        WITH_FLEET(a_new_name_is_taken_over),
         WITH_FLEET(our_own_stall_is_not_their_silence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

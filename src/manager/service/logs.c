@@ -154,13 +154,13 @@ void logs_read(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     service_t *service = context;
     const Inspan__V1__LogRequest *wanted = (const Inspan__V1__LogRequest *)message;
-    fleet_job_t *job = fleet_job(service->fleet, wanted->job_id), *loaded = NULL;
+    fleet_job_t *loaded = NULL;
     inspan_error_t err;
-    if (job == NULL && fleet_job_load(service->fleet, wanted->job_id, os_now(), &loaded, &err) != INSPAN_OK) {
+    const fleet_job_t *job = fleet_job_or_load(service->fleet, wanted->job_id, os_now(), &loaded, &err);
+    if (job != NULL)
+        start_read(service, call, job, wanted);
+    else
         service_fail(call, &err);
-        return;
-    }
-    start_read(service, call, job != NULL ? job : loaded, wanted);
     fleet_job_free(loaded);
 }
 

@@ -130,13 +130,13 @@ void people_get_job(void *context, rpc_call_t *call, const ProtobufCMessage *mes
 {
     service_t *service = context;
     uint64_t id = ((const Inspan__V1__JobRequest *)message)->id;
-    fleet_job_t *job = fleet_job(service->fleet, id), *loaded = NULL;
+    fleet_job_t *loaded = NULL;
     inspan_error_t err;
-    if (job == NULL && fleet_job_load(service->fleet, id, os_now(), &loaded, &err) != INSPAN_OK) {
+    const fleet_job_t *job = fleet_job_or_load(service->fleet, id, os_now(), &loaded, &err);
+    if (job != NULL)
+        reply_job(call, job);
+    else
         service_fail(call, &err);
-        return;
-    }
-    reply_job(call, job != NULL ? job : loaded);
     fleet_job_free(loaded);
 }
 

@@ -36,11 +36,11 @@ void watch_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *m
     uint64_t id = ((const Inspan__V1__JobRequest *)message)->id;
     fleet_job_t *job = fleet_job(service->fleet, id), *loaded = NULL;
     inspan_error_t err;
-    if (job == NULL && fleet_job_load(service->fleet, id, os_now(), &loaded, &err) != INSPAN_OK) {
+    const fleet_job_t *shown = fleet_job_or_load(service->fleet, id, os_now(), &loaded, &err);
+    if (shown == NULL) {
         service_fail(call, &err);
         return;
     }
-    const fleet_job_t *shown = job != NULL ? job : loaded;
     send_event(call, shown, NULL, true);
     if (job == NULL || (control_job_over(&job->control) && !job->control.unstored)) {
         bool over = control_job_over(&shown->control);
