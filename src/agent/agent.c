@@ -59,13 +59,13 @@ static void begin_end(agent_t *agent, int exit_code, const char *reason)
     agent_core_stop_all(agent->core, os_now(), reason);
 }
 
-static void on_down(agent_t *agent, inspan_error_t *err)
+static void on_down(agent_t *agent, bool was_up, inspan_error_t *err)
 {
     bool was_registered = agent->registered;
     agent->stream = NULL;
     agent->registered = false;
     agent_core_link(agent->core, os_now(), false);
-    link_let_go(agent->link);
+    if (was_up) link_let_go(agent->link);
     if (err == NULL || agent->ending) {
         if (agent->half_closed) loop_stop(agent->loop); /* the manager has heard the good-bye */
         free(err);
@@ -104,7 +104,13 @@ static void on_registered(agent_t *agent, const Inspan__V1__Registered *reply)
         snprintf(agent->node_id, sizeof agent->node_id, "%s", reply->node_id);
         keep_id(agent);
     }
+    const char *wish = agent->options->name;
     if (reply->name[0] != '\0') snprintf(agent->name, sizeof agent->name, "%s", reply->name);
+    if (!agent->was_registered && wish != NULL && strcmp(wish, agent->name) != 0)
+        log_warn("this node is called %s in its cluster, not %.60s: another node has that name, or it is too "
+                 "long or has other characters than letters, digits, '.', '_' and '-'",
+                 agent->name, wish);
+    agent->was_registered = true;
     if (reply->failure_timeout_ns >= NS_PER_S) agent->failure_timeout = reply->failure_timeout_ns;
     ns_t period = reply->heartbeat_ns >= 10 * NS_PER_MS ? reply->heartbeat_ns : agent->failure_timeout / 5;
     if (period != agent->heartbeat) {
@@ -153,7 +159,7 @@ static void on_inbox(void *context)
         switch (message.kind) {
         case LINK_UP: on_up(agent, message.payload); break;
         case LINK_MESSAGE: on_message(agent, message.payload); break;
-        case LINK_DOWN: on_down(agent, message.payload); break;
+        case LINK_DOWN: on_down(agent, message.id == LINK_WAS_UP, message.payload); break;
         case AGENT_TASK_DONE: task_finish(agent, message.payload); break;
         case AGENT_PUSH_DONE: push_finish(agent, message.payload); break;
         default: break;
@@ -251,25 +257,30 @@ static inspan_status_t read_id(agent_t *agent, inspan_error_t *err)
     }
     free(text);
     if (agent->node_id[0] != '\0') return INSPAN_OK;
-    uint8_t r[16];
-    inspan_status_t status = os_random(r, sizeof r);
+    inspan_status_t status = os_uuid(agent->node_id);
     if (status != INSPAN_OK) return error_set(err, status, "the kernel gives no random numbers");
-    r[6] = (uint8_t)((r[6] & 0x0f) | 0x40); /* UUID version 4, RFC 9562 */
-    r[8] = (uint8_t)((r[8] & 0x3f) | 0x80);
-    snprintf(agent->node_id, sizeof agent->node_id,
-             "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", r[0], r[1], r[2], r[3],
-             r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13], r[14], r[15]);
     keep_id(agent);
     return INSPAN_OK;
 }
 
-/* A folder of ours that nobody else may enter: made, or found so. */
-static bool private_folder(const char *path)
+/*
+ * A folder of ours that nobody else may enter: made, or found so. One that others can only read (a backup was
+ * restored) is closed to them; what they could write to is not to be trusted.
+ */
+static inspan_status_t private_folder(const char *path, inspan_error_t *err)
 {
     struct stat info;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return false;
-    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-           (info.st_mode & 077) == 0;
+    if ((mkdir(path, 0700) != 0 && errno != EEXIST) || lstat(path, &info) != 0)
+        return error_set_errno(err, INSPAN_IO, "cannot make the private folder %s", path);
+    bool ours = S_ISDIR(info.st_mode) && info.st_uid == geteuid();
+    unsigned mode = info.st_mode & 0777;
+    if (ours && (mode & 077) == 0) return INSPAN_OK;
+    if (ours && (mode & 022) == 0 && chmod(path, 0700) == 0) return INSPAN_OK;
+    return error_set(err, INSPAN_INVALID,
+                     "%s is %s of user %u with mode %03o: expected a folder of user %u with mode 700, for "
+                     "workers' sockets; remove it, or correct its owner and mode",
+                     path, S_ISDIR(info.st_mode) ? "a folder" : "no folder, but a file",
+                     (unsigned)info.st_uid, mode, (unsigned)geteuid());
 }
 
 /* Sockets' paths are at most 107 bytes: the state folder if it is short enough, else the runtime folder, else
@@ -280,8 +291,8 @@ static inspan_status_t find_runtime(agent_t *agent, inspan_error_t *err)
     const char *xdg = getenv("XDG_RUNTIME_DIR");
     char parent[PATH_MAX];
     snprintf(parent, sizeof parent, "%.3900s/run", agent->folder);
-    if (!private_folder(parent))
-        return error_set_errno(err, INSPAN_IO, "cannot make the private folder %s", parent);
+    inspan_status_t status = private_folder(parent, err);
+    if (status != INSPAN_OK) return status;
     snprintf(agent->runtime, sizeof agent->runtime, "%s", parent);
     if (strlen(agent->runtime) <= LONGEST) return INSPAN_OK;
     for (int way = xdg != NULL && xdg[0] == '/' ? 0 : 1; way < 2; way++) {
@@ -290,7 +301,9 @@ static inspan_status_t find_runtime(agent_t *agent, inspan_error_t *err)
         else
             snprintf(parent, sizeof parent, "/tmp/inspan-%u", (unsigned)geteuid());
         int n = snprintf(agent->runtime, sizeof agent->runtime, "%.3900s/%.8s", parent, agent->node_id);
-        if (n <= LONGEST && private_folder(parent) && private_folder(agent->runtime)) return INSPAN_OK;
+        if (n <= LONGEST && private_folder(parent, NULL) == INSPAN_OK &&
+            private_folder(agent->runtime, NULL) == INSPAN_OK)
+            return INSPAN_OK;
     }
     return error_set(err, INSPAN_IO,
                      "no private folder with a short path for sockets: tried %s; set XDG_RUNTIME_DIR",
@@ -348,6 +361,14 @@ static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
     return status;
 }
 
+/* Where it is not in the state folder nobody else would ever remove it. */
+static void leave_runtime(const agent_t *agent)
+{
+    size_t length = strlen(agent->folder);
+    if (strncmp(agent->runtime, agent->folder, length) != 0 || agent->runtime[length] != '/')
+        rmdir(agent->runtime); /* stays if a worker's socket is still there */
+}
+
 /* All are told first: one may wait for what another holds. */
 static void discard_tasks(agent_t *agent)
 {
@@ -396,6 +417,7 @@ int agent_main(const agent_options_t *options)
         status = open_parts(agent, &err);
         if (status == INSPAN_OK) loop_run(agent->loop);
         close_parts(agent);
+        leave_runtime(agent);
     }
     int exit_code = status == INSPAN_OK ? agent->exit_code : user_error(&err);
     if (lock >= 0) close(lock);

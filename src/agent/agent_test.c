@@ -410,10 +410,13 @@ static void test_output_is_drained_and_capped(void **state)
     assert_true(bytes >= 8 << 20 && bytes <= 16 << 20);
     assert_int_equal(bytes + dropped, 40000000 + strlen("mode print\n") + strlen("the last line\n"));
     assert_string_equal(text + bytes - strlen("the last line\n"), "the last line\n");
-    order_log(1, 2, false, 24);
-    text = test_manager_wait_log(manager, 2, &bytes, &dropped);
-    assert_int_equal(bytes, 24);
-    assert_string_equal(text + 10, "the last line\n");
+    static const uint64_t tails[][2] = {{1, 14}, {14, 14}, {15, 1014}, {24, 1014}}; /* whole lines */
+    for (uint64_t i = 0; i < 4; i++) {
+        order_log(1, 20 + i, false, tails[i][0]);
+        text = test_manager_wait_log(manager, 20 + i, &bytes, &dropped);
+        assert_int_equal(bytes, tails[i][1]);
+        assert_string_equal(text + bytes - 14, "the last line\n");
+    }
     order_log(999, 3, true, 0); /* no such job: an end all the same */
     test_manager_wait_log(manager, 3, &bytes, &dropped);
     assert_int_equal(bytes, 0);
@@ -539,6 +542,45 @@ static void test_good_bye(void **state)
     closedir(run);
 }
 
+/* Its manager is frozen while results are asked for: the agent ends all the same, and soon. */
+static void test_end_beside_a_frozen_manager(void **state)
+{
+    (void)state;
+    test_manager_mute_stat(manager, true);
+    order_start(1, "results");
+    test_manager_wait_muted(manager);
+    ns_t begun = os_now();
+    kill(agent.pid, SIGTERM);
+    assert_int_equal(wait_end(&agent).code, 0);
+    assert_true(os_now() - begun < 5 * NS_PER_S); /* and not the 10 s that an answer is waited for */
+}
+
+/* A restored backup, readable by all: closed again. One that others could write to is not used. */
+static void test_private_folder(void **state)
+{
+    (void)state;
+    char path[100];
+    struct stat info;
+    test_manager_wait_register(manager, 1);
+    kill(agent.pid, SIGTERM);
+    assert_int_equal(wait_end(&agent).code, 0);
+    snprintf(path, sizeof path, "%s/run", state_folder);
+    assert_int_equal(chmod(path, 0755), 0);
+    start_agent(TOKEN, &agent);
+    test_manager_wait_register(manager, 2);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0700);
+    kill(agent.pid, SIGTERM);
+    assert_int_equal(wait_end(&agent).code, 0);
+    assert_int_equal(chmod(path, 0777), 0);
+    start_agent(TOKEN, &agent);
+    assert_int_equal(wait_end(&agent).code, 1);
+    assert_true(log_says("with mode 777: expected a folder of user"));
+    assert_int_equal(chmod(path, 0700), 0);
+    start_agent(TOKEN, &agent);
+    test_manager_wait_register(manager, 3);
+}
+
 /* Killed itself, with a worker that cannot notice: the next life ends it. */
 static void test_leftovers_are_ended(void **state)
 {
@@ -583,6 +625,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_data_is_fetched_once, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_bad_data, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_good_bye, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_end_beside_a_frozen_manager, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_private_folder, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leftovers_are_ended, open_scene, close_scene),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

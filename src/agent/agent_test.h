@@ -41,6 +41,10 @@ void test_manager_wait_left(test_manager_t *manager);      /* a session that was
 void test_manager_wait_freed(test_manager_t *manager, uint64_t job);
 unsigned test_manager_reports(test_manager_t *manager, uint64_t job, Inspan__V1__WorkerState state);
 
+/* Files/Stat is answered no more; wait until one was asked so. */
+void test_manager_mute_stat(test_manager_t *manager, bool mute);
+void test_manager_wait_muted(test_manager_t *manager);
+
 /* The text of one PushLog request once its end has come; *dropped: its dropped bytes. */
 const char *test_manager_wait_log(test_manager_t *manager, uint64_t request_id, uint64_t *bytes,
                                   uint64_t *dropped);

@@ -41,7 +41,8 @@ struct test_manager {
     vec_of(ProtobufCMessage *) orders;
     vec_of(Inspan__V1__AgentUp *) ups;
     vec_of(pushed_t *) logs;
-    unsigned heartbeats, left, gets;
+    unsigned heartbeats, left, gets, muted;
+    bool mute;
     inspan_status_t refusal;
     char refusal_text[128], given_id[64];
 };
@@ -143,6 +144,13 @@ static void file_path(const test_manager_t *manager, const char *hash, char *pat
 
 static void stat_message(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
+    test_manager_t *manager = context;
+    pthread_mutex_lock(&manager->mutex);
+    bool mute = manager->mute;
+    manager->muted += mute;
+    pthread_cond_broadcast(&manager->changed);
+    pthread_mutex_unlock(&manager->mutex);
+    if (mute) return;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
     Inspan__V1__FileStat reply = INSPAN__V1__FILE_STAT__INIT;
     reply.hash = id->hash;
@@ -451,6 +459,21 @@ void test_manager_wait_left(test_manager_t *manager)
     ns_t deadline = os_now() + 20 * NS_PER_S;
     pthread_mutex_lock(&manager->mutex);
     while (manager->left == 0) wait_change(manager, deadline, "the agent's good-bye");
+    pthread_mutex_unlock(&manager->mutex);
+}
+
+void test_manager_mute_stat(test_manager_t *manager, bool mute)
+{
+    pthread_mutex_lock(&manager->mutex);
+    manager->mute = mute;
+    pthread_mutex_unlock(&manager->mutex);
+}
+
+void test_manager_wait_muted(test_manager_t *manager)
+{
+    ns_t deadline = os_now() + 20 * NS_PER_S;
+    pthread_mutex_lock(&manager->mutex);
+    while (manager->muted == 0) wait_change(manager, deadline, "a question of the agent");
     pthread_mutex_unlock(&manager->mutex);
 }
 

@@ -73,6 +73,8 @@ void messages_take_lost(agent_t *agent, const Inspan__V1__MemberLost *message);
 typedef struct process {
     agent_t *agent;
     agent_worker_t *worker;
+    char
+        node[INSPAN_NAME_MAX]; /* the agent's name at the start: tasks read it, a new session may change it */
     Inspan__V1__AgentDown *message; /* owns order */
     Inspan__V1__StartWorker *order;
     char folder[PATH_MAX - 512]; /* of this rank */

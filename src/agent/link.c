@@ -73,11 +73,11 @@ static bool read_stream(link_t *link, rpc_stream_t *stream, const char *address,
     }
 }
 
-static void post_down(link_t *link, const inspan_error_t *err)
+static void post_down(link_t *link, uint64_t kind, const inspan_error_t *err)
 {
     inspan_error_t *copy = malloc(sizeof *copy);
     if (copy != NULL) *copy = *err;
-    if (inbox_post(link->inbox, (inbox_message_t){LINK_DOWN, 0, copy}) != INSPAN_OK) free(copy);
+    if (inbox_post(link->inbox, (inbox_message_t){LINK_DOWN, kind, copy}) != INSPAN_OK) free(copy);
 }
 
 /* The stream is not closed under the loop thread's hands. */
@@ -100,7 +100,7 @@ static bool run_stream(link_t *link, inspan_error_t *err)
         rpc_stream_open(link->client, "/inspan.v1.Agents/Attach", &inspan__v1__agent_down__descriptor,
                         &stream, err) != INSPAN_OK) {
         free(up);
-        post_down(link, err);
+        post_down(link, LINK_NEVER_UP, err);
         return false;
     }
     up->stream = stream;
@@ -115,7 +115,7 @@ static bool run_stream(link_t *link, inspan_error_t *err)
         free(up);
     else
         spoke = read_stream(link, stream, address, err);
-    post_down(link, err);
+    post_down(link, LINK_WAS_UP, err);
     wait_until_let_go(link);
     rpc_stream_close(stream);
     return spoke;

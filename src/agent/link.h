@@ -1,7 +1,9 @@
 /*
  * The stream to the manager: a thread opens it, reads it, and opens it again when it broke (after 0.1 to 1
  * s). What it sees goes to the inbox in order: UP, then messages, then DOWN; until DOWN was answered by
- * link_let_go the stream stays valid for the loop thread, which is the one that sends.
+ * link_let_go the stream stays valid for the loop thread, which is the one that sends. An attempt that got no
+ * stream is a DOWN alone, which must not be answered: the answer could let go of the next stream, if the loop
+ * thread is late.
  */
 #ifndef AGENT_LINK_H
 #define AGENT_LINK_H
@@ -19,8 +21,10 @@ typedef struct link link_t;
 typedef enum link_event {
     LINK_UP = 1,      /* payload: link_up_t */
     LINK_MESSAGE = 2, /* payload: Inspan__V1__AgentDown */
-    LINK_DOWN = 3     /* payload: inspan_error_t (malloc'd): how it ended; OK: the manager ended it */
+    LINK_DOWN = 3 /* payload: inspan_error_t (malloc'd): how it ended; OK: the manager ended it. id: below */
 } link_event_t;
+
+enum { LINK_NEVER_UP = 0, LINK_WAS_UP = 1 }; /* the id of DOWN; only the second wants link_let_go */
 
 typedef struct link_up {
     rpc_stream_t *stream;

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "platform/os/os_time.h"
 
-enum { PIECE = 65536 };
+enum { PIECE = 65536, LINE = 4096 };
 
 static const ns_t send_timeout = 20 * NS_PER_S;
 static const ns_t follow_period = 500 * NS_PER_MS; /* how soon a hung-up viewer is noticed */
@@ -132,6 +132,20 @@ static void *run(void *context)
 
 /* ---- Which logs ------------------------------------------------------------------------------ */
 
+/* The beginning of the line that `at` lies in, unless that is longer than people read. */
+static uint64_t line_start(agent_push_t *push, worker_log_t *log, uint64_t first, uint64_t at)
+{
+    uint64_t from = at - first > LINE ? at - LINE : first, start = from == first ? first : at;
+    while (from < at) {
+        size_t n = worker_log_read(log, &from, push->piece, at - from);
+        for (size_t i = 0; i < n; i++)
+            if (push->piece[i] == '\n') start = from + i + 1;
+        if (n == 0) break;
+        from += n;
+    }
+    return start <= at ? start : at;
+}
+
 static void add_source(agent_push_t *push, uint32_t rank, worker_log_t *log, uint64_t tail_bytes)
 {
     if (push->n == AGENT_WORKERS) {
@@ -141,7 +155,10 @@ static void add_source(agent_push_t *push, uint32_t rank, worker_log_t *log, uin
     worker_log_extent_t extent;
     worker_log_look(log, &extent);
     uint64_t kept = extent.end - extent.first;
-    uint64_t at = tail_bytes == 0 ? 0 : tail_bytes < kept ? extent.end - tail_bytes : extent.first;
+    uint64_t at = 0;
+    if (tail_bytes >= kept && tail_bytes > 0) at = extent.first;
+    if (tail_bytes < kept && tail_bytes > 0)
+        at = line_start(push, log, extent.first, extent.end - tail_bytes);
     push->sources[push->n++] = (source_t){.rank = rank, .log = log, .at = at};
 }
 

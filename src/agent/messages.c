@@ -174,7 +174,8 @@ void messages_send_register(agent_t *agent)
     if (agent->options->cores > 0) agent->inventory.usable_cores = agent->options->cores;
     fill_inventory(&agent->inventory, &parts->inventory);
     message.node_id = agent->node_id;
-    message.name = agent->name;
+    /* a wish of the user's, or what the manager said before; else the manager's choice */
+    if (agent->options->name != NULL || agent->was_registered) message.name = agent->name;
     message.address = agent->address;
     message.first_port = agent->options->first_port;
     message.last_port = agent->options->last_port;

@@ -367,6 +367,7 @@ static void set_paths(process_t *process)
     unsigned long long job = process->order->job_id;
     unsigned rank = process->order->rank;
     char job_folder[PATH_MAX - 600];
+    memcpy(process->node, agent->name, sizeof process->node);
     snprintf(job_folder, sizeof job_folder, "%.3300s/jobs/%llu", agent->folder, job);
     process->fresh = true;
     for (agent_worker_t *other = NULL; (other = agent_core_each(agent->core, other)) != NULL;) {

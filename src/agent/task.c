@@ -41,7 +41,7 @@ static inspan_status_t check_local(agent_task_t *task, const Inspan__V1__DataFil
     char hash[33] = "";
     uint64_t bytes = 0;
     struct stat info;
-    const char *node = task->process->agent->name;
+    const char *node = task->process->node;
     if (stat(file->path, &info) != 0)
         return error_set_errno(err, INSPAN_NOT_FOUND, "data file %s is needed on node %s too", file->path,
                                node);
@@ -106,7 +106,7 @@ static inspan_status_t get_data(agent_task_t *task, const Inspan__V1__DataFile *
     if (strlen(path) > JOB_FILES_VALUE_MAX || strchr(path, '\n') != NULL)
         return error_set(err, INSPAN_LIMIT,
                          "the path of %s is longer than %d bytes on node %s (%.40s...): use a shorter --dir",
-                         file->key, JOB_FILES_VALUE_MAX, task->process->agent->name, path);
+                         file->key, JOB_FILES_VALUE_MAX, task->process->node, path);
     char *changed = job_files_set(*config, file->key, path);
     if (changed == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the job's settings");
     free(*config);

@@ -231,18 +231,27 @@ inspan_status_t transfer_get(transfer_t *transfer, const char *hash, uint64_t by
 
 /* ---- Put ------------------------------------------------------------------------------------- */
 
+/* One question and one answer, as a stream: those can be cancelled. */
 static inspan_status_t is_present(transfer_t *transfer, const job_t *job, bool *present, inspan_error_t *err)
 {
     Inspan__V1__FileId id = INSPAN__V1__FILE_ID__INIT;
     ProtobufCMessage *reply = NULL;
+    rpc_stream_t *stream = NULL;
     id.hash = (char *)(uintptr_t)job->hash;
     id.bytes = job->bytes;
-    inspan_status_t status = rpc_call_unary(transfer->client, "/inspan.v1.Files/Stat", &id.base,
-                                            &inspan__v1__file_stat__descriptor, unary_timeout, &reply, err);
+    inspan_status_t status =
+        open_stream(transfer, "/inspan.v1.Files/Stat", &inspan__v1__file_stat__descriptor, &stream, err);
     if (status != INSPAN_OK) return status;
-    *present = ((Inspan__V1__FileStat *)reply)->present;
+    status = rpc_stream_send(stream, &id.base, unary_timeout, err);
+    rpc_stream_half_close(stream);
+    if (status == INSPAN_OK) status = rpc_stream_next(stream, unary_timeout, &reply, err);
+    if (status == INSPAN_OK && reply == NULL)
+        status = error_set(err, INSPAN_CORRUPT, "the manager does not say whether it has %s", job->path);
+    close_stream(transfer, stream);
+    if (reply == NULL) return status;
+    *present = ((const Inspan__V1__FileStat *)reply)->present;
     protobuf_c_message_free_unpacked(reply, NULL);
-    return INSPAN_OK;
+    return status;
 }
 
 /* The first chunk names the file; an empty file is that chunk alone. */

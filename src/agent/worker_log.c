@@ -183,20 +183,26 @@ void worker_log_look(worker_log_t *log, worker_log_extent_t *extent)
     pthread_mutex_unlock(&log->mutex);
 }
 
+/* Of one of the two files. What a file should have and has not (somebody cut it short, the disk is bad) is
+ * passed over. */
+static size_t read_part(int fd, uint64_t base, uint64_t end, uint64_t *at, void *data, size_t size)
+{
+    size_t wanted = size < end - *at ? size : (size_t)(end - *at);
+    ssize_t got = pread(fd, data, wanted, (off_t)(*at - base));
+    if (got <= 0) *at = end;
+    return got > 0 ? (size_t)got : 0;
+}
+
 size_t worker_log_read(worker_log_t *log, uint64_t *at, void *data, size_t size)
 {
+    size_t got = 0;
     pthread_mutex_lock(&log->mutex);
     uint64_t first = log->older_fd >= 0 ? log->older_base : log->base;
     if (*at < first) *at = first;
-    bool older = *at < log->base;
-    uint64_t left = (older ? log->base : log->end) > *at ? (older ? log->base : log->end) - *at : 0;
-    size_t wanted = size < left ? size : (size_t)left;
-    ssize_t got = 0;
-    if (wanted > 0)
-        got = pread(older ? log->older_fd : log->fd, data, wanted,
-                    (off_t)(*at - (older ? log->older_base : log->base)));
+    if (*at < log->base) got = read_part(log->older_fd, log->older_base, log->base, at, data, size);
+    if (got == 0 && *at < log->end) got = read_part(log->fd, log->base, log->end, at, data, size);
     pthread_mutex_unlock(&log->mutex);
-    return got > 0 ? (size_t)got : 0;
+    return got;
 }
 
 void worker_log_wait(worker_log_t *log, uint64_t at, ns_t timeout)

@@ -39,7 +39,8 @@ typedef struct worker_log_extent {
 
 void worker_log_look(worker_log_t *log, worker_log_extent_t *extent);
 
-/* Read from position *at (moved up to what is still kept) at most size bytes; their number, 0 at the end. */
+/* Read from position *at (moved up to what is still kept, or can be read) at most size bytes; their number, 0
+ * at the end. */
 size_t worker_log_read(worker_log_t *log, uint64_t *at, void *data, size_t size);
 
 /* Wait until there is more than `at`, or the end, or the timeout. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -107,6 +108,30 @@ static void test_full_disk(void **state)
     worker_log_release(log);
 }
 
+/* Somebody empties the files to get his disk back: what is gone is passed over, also before the end. */
+static void test_cut_short(void **state)
+{
+    (void)state;
+    char bytes[1000], older[160];
+    worker_log_t *log = NULL;
+    uint64_t at = 0;
+    fill(bytes, sizeof bytes, 0);
+    assert_int_equal(worker_log_create(path, 1200, &log, NULL), INSPAN_OK);
+    worker_log_append(log, bytes, sizeof bytes); /* 600 in PATH.1, 400 in PATH */
+    snprintf(older, sizeof older, "%s.1", path);
+    assert_int_equal(truncate(older, 100), 0);
+    assert_int_equal(truncate(path, 50), 0);
+    assert_int_equal(worker_log_read(log, &at, bytes, sizeof bytes), 100);
+    at += 100;
+    assert_int_equal(worker_log_read(log, &at, bytes, sizeof bytes), 50);
+    assert_int_equal(at, 600);
+    assert_int_equal((unsigned char)bytes[0], 600 % 251);
+    at += 50;
+    assert_int_equal(worker_log_read(log, &at, bytes, sizeof bytes), 0);
+    assert_int_equal(at, 1000); /* nobody waits for these any more */
+    worker_log_release(log);
+}
+
 static void *follow(void *context)
 {
     worker_log_t *log = context;
@@ -149,6 +174,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cap_and_tail, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_no_log, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_full_disk, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_cut_short, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_follow, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
