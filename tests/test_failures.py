@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,9 @@ class Running:
         wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others), seconds, "survivors have ended")
         return time.monotonic() - start
 
+    def ports(self):
+        return {rank["port"] for rank in self.ranks}
+
     def error(self):
         result = self.train.finish(30)
         assert result.returncode == JOB_FAILED, result.stderr
@@ -60,7 +64,20 @@ class Running:
 @pytest.fixture
 def running(inspan, cluster, job_file, text_file):
     cluster(3)
-    return Running(inspan, job_file(JOB))
+    one = Running(inspan, job_file(JOB))
+    yield one
+    assert all(one.ports()), one.ranks
+    wait_for(lambda: not one.ports() & ports_in_use(), 10, "the workers' ports are free")
+
+
+def ports_in_use():
+    """Local TCP ports of all sockets but those that only remember a connection (TIME_WAIT)."""
+    ports = set()
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        lines = Path(name).read_text().splitlines()[1:] if Path(name).exists() else []
+        fields = [line.split() for line in lines]
+        ports |= {int(field[1].rsplit(":", 1)[1], 16) for field in fields if field[3] != "06"}
+    return ports
 
 
 def agent_of(inspan, rank):
@@ -94,6 +111,7 @@ def test_a_killed_agent_ends_the_job_within_the_failure_timeout(running):
     assert running.survivors_end(lost["pid"], 20) < TIMEOUT + 2
     error = running.error()
     assert lost["node"] in error
+    assert "agent" in error
     wait_for(lambda: not os.path.exists(f"/proc/{lost['pid']}"), 10, "the orphaned worker is gone")
 
 
@@ -140,6 +158,46 @@ def test_no_half_written_file_remains(running, inspan):
     left = [str(path) for path in inspan.folder.rglob("*.tmp-*")]
     assert not left
     assert not (inspan.folder / "out" / "model.safetensors").exists()
+
+
+WRITER = """
+model: {kind: mlp, layers: 3, dim: 4096}
+data: {kind: csv, path: table.csv}
+train: {steps: 1, global_batch: 4}
+nodes: {min: 1, max: 1}
+checkpoint: {dir: out}
+"""
+
+
+def half_written(inspan):
+    return [path for path in inspan.folder.rglob("*.tmp-*") if "model.safetensors" in path.name]
+
+
+@pytest.mark.parametrize("victim", ["worker", "agent", "owner"])
+def test_a_kill_while_the_model_is_written(inspan, cluster, job_file, table_file, victim):
+    """134 MB, of which some are on the disk when the kill comes."""
+    one = cluster(1)
+    train = inspan.start("train", job_file(WRITER))
+    half = wait_for(lambda: half_written(inspan), 60, "the model is being written")[0]
+    worker = int(half.name.rsplit("-", 1)[1])
+    os.kill(worker, signal.SIGSTOP)
+    assert half.exists(), "the model was written too fast for this test"
+    agent = agent_of(inspan, {"pid": worker})
+    if victim == "owner":
+        one.up.process.kill()
+        one.up.finish(10)
+    else:
+        os.kill(worker if victim == "worker" else agent, signal.SIGKILL)
+    if victim == "owner":  # its client would try for a minute to reach it
+        train.process.kill()
+    assert train.finish(60).returncode != 0
+    wait_for(lambda: not os.path.exists(f"/proc/{worker}"), 20, "the worker is gone")
+    if victim == "owner":  # nobody was there to clear away: the next start does
+        wait_for(lambda: inspan.processes() == [], 20, "the cluster is gone")
+        cluster(1)
+    wait_for(lambda: not list(inspan.folder.rglob("*.tmp-*")), 20, "no half-written file remains")
+    assert not list(inspan.folder.rglob("model.safetensors"))
+    assert not (inspan.folder / "out").exists()
 
 
 def test_the_next_job_runs_after_a_failure(running, inspan, job_file):

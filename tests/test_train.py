@@ -153,6 +153,26 @@ def test_a_killed_laboratory_is_cleared_away_by_the_next(inspan, job, laboratory
 # ---- A cluster that stays
 
 
+def test_memory_is_counted_by_machine(inspan, cluster, job):
+    """Three agents each offer all memory of the machine that they share."""
+    cluster(3)
+    memory = inspan.json("nodes")["nodes"][0]["memory_bytes"]
+    wish = ["--set", f"nodes.memory={memory * 6 // 10}"]
+    result = inspan.run("train", job, "--set", "nodes.min=3", *wish, "--json")
+    assert result.returncode == USER_ERROR
+    error = json.loads(result.stdout)["error"]["text"]
+    assert re.search(r"needs [\d.]+ GB on each of 3 nodes .*share one machine.*has [\d.]+ GB: enough for 1", error)
+    assert len(inspan.json("train", job, *wish)["nodes"]) == 1
+    assert len(inspan.json("train", job, "--set", f"nodes.memory={memory // 3}")["nodes"]) == 3
+
+
+def test_a_private_cluster_does_not_promise_memory_thrice(inspan, job, nothing_left):
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    result = inspan.run("train", job, "--local", "3", "--set", f"nodes.memory={pages // 2}", "--json")
+    assert result.returncode == USER_ERROR
+    assert re.search(r"needs [\d.]+ GB.*has [\d.]+ GB", json.loads(result.stdout)["error"]["text"])
+
+
 def test_up_tells_how_to_join_and_ends_on_sigterm(inspan, cluster):
     one = cluster(2)
     known = json.loads((inspan.folder / "state" / "client.json").read_text())

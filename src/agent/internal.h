@@ -96,7 +96,8 @@ void process_start(agent_t *agent, Inspan__V1__AgentDown *message);
 void process_poll_all(agent_t *agent);        /* ends that no descriptor showed (kernels without pidfd) */
 extern const agent_actions_t process_actions; /* context: agent_t */
 
-/* Leftovers of an earlier life of this agent: kill -9 by recorded pid and start time. */
+/* Leftovers of an earlier life of this agent: processes (kill -9 by recorded pid and start time),
+ * half-written files. */
 void process_kill_leftovers(agent_t *agent);
 
 /* ---- task.c */

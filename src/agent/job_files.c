@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,18 @@ char *job_files_set(const char *config, const char *key, const char *value)
     if (!placed) to += sprintf(to, "%s=%s\n", key, value);
     *to = '\0';
     return text;
+}
+
+static int drop_half(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info;
+    if (kind == FTW_F && strstr(path + where->base, ".tmp-") != NULL) unlink(path);
+    return 0;
+}
+
+void job_files_drop_halves(const char *folder)
+{
+    (void)nftw(folder, drop_half, 8, FTW_PHYS); /* no such folder: nothing was written */
 }
 
 void job_files_touch(const char *path)

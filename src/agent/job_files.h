@@ -25,6 +25,9 @@ void job_files_touch(const char *path); /* used just now */
  * cannot. */
 inspan_status_t job_files_make_room(const char *cache, uint64_t bytes, inspan_error_t *err);
 
+/* Remove what a process that is gone left half written (NAME.tmp-PID), in this folder and below. */
+void job_files_drop_halves(const char *folder);
+
 /* Remove the oldest job folders beyond JOB_FILES_KEPT, but for those in `used`. */
 void job_files_prune(const char *jobs, const uint64_t *used, size_t n_used);
 

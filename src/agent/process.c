@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "agent/internal.h"
+#include "agent/job_files.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "platform/os/os_file.h"
@@ -192,6 +193,9 @@ static void check_end(process_t *process)
     process->listener = -1;
     unlink(process->socket_path);
     if (process->connection >= 0) disconnect(process);
+    char results[PATH_MAX];
+    snprintf(results, sizeof results, "%s/out", process->folder);
+    job_files_drop_halves(results);
     agent_core_exited(process->agent->core, os_now(), process->worker, &result);
 }
 
@@ -424,4 +428,8 @@ void process_kill_leftovers(agent_t *agent)
         unlink(path);
     }
     closedir(listing);
+    snprintf(folder, sizeof folder, "%.3300s/jobs", agent->folder);
+    job_files_drop_halves(folder);
+    snprintf(folder, sizeof folder, "%.3300s/cache", agent->folder);
+    job_files_drop_halves(folder);
 }
