@@ -156,7 +156,7 @@ def test_a_killed_laboratory_is_cleared_away_by_the_next(inspan, job, laboratory
 def test_memory_is_counted_by_machine(inspan, cluster, job):
     """Three agents each offer all memory of the machine that they share."""
     cluster(3)
-    memory = inspan.json("nodes")["nodes"][0]["memory_bytes"]
+    memory = inspan.json("nodes")["nodes"][0]["inventory"]["memory_bytes"]
     wish = ["--set", f"nodes.memory={memory * 6 // 10}"]
     result = inspan.run("train", job, "--set", "nodes.min=3", *wish, "--json")
     assert result.returncode == USER_ERROR
