@@ -1,9 +1,11 @@
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "platform/json/json.h"
 
 #define MAX_OPTIONS 48
@@ -67,13 +69,13 @@ int cli_parse(int argc, char **argv, const cli_option_t *options, size_t n, uint
         (cli_option_t){.name = "help", .letter = 'h', .type = CLI_FLAG, .help = "this text", .value = &help};
 
     const cli_command_t *command = find_command(argv[0]);
-    if (command != NULL && (has_word(argc, argv, "--help") || has_word(argc, argv, "-h"))) {
+    inspan_error_t err = {0};
+    inspan_status_t status = options_parse(argc, argv, all, n, least_operands, most_operands, operands, &err);
+    if (command != NULL && help) { /* also where operands are missing */
         print_command(stdout, command, all, n);
         return CLI_EXIT_OK;
     }
-    inspan_error_t err = {0};
-    if (options_parse(argc, argv, all, n, least_operands, most_operands, operands, &err) == INSPAN_OK)
-        return -1;
+    if (status == INSPAN_OK) return -1;
     size_t used = strlen(err.text);
     snprintf(err.text + used, sizeof err.text - used, " (inspan %s --help shows all)", argv[0]);
     return cli_fail(&err, has_word(argc, argv, "--json"));
@@ -96,16 +98,21 @@ int cli_exit_code(inspan_status_t status)
     }
 }
 
+json_t *cli_error_json(const inspan_error_t *err)
+{
+    json_t *error = json_object();
+    json_set_string(error, "status", inspan_status_text(err->status));
+    json_set_string(error, "text", err->text);
+    return error;
+}
+
 static void tell(const inspan_error_t *err, bool json)
 {
     fflush(stdout);
     fprintf(stderr, "inspan: %s\n", err->text);
     if (!json) return;
     json_t *root = json_object();
-    json_t *error = json_object();
-    json_set_string(error, "status", inspan_status_text(err->status));
-    json_set_string(error, "text", err->text);
-    json_set(root, "error", error);
+    json_set(root, "error", cli_error_json(err));
     char *text = json_print(root, false);
     if (text != NULL) printf("%s\n", text);
     fflush(stdout);
@@ -127,19 +134,27 @@ int cli_fail_user(const inspan_error_t *err, bool json)
 
 static int unknown_command(const char *typed, bool json)
 {
-    const char *nearest = NULL;
-    uint32_t least = UINT32_MAX;
-    for (const cli_command_t *command = cli_commands; command->name != NULL; command++) {
-        uint32_t distance = options_distance(typed, command->name);
-        if (command->summary == NULL || distance >= least) continue;
-        least = distance;
-        nearest = command->name;
-    }
+    words_search_t search = {.typed = typed};
+    for (const cli_command_t *command = cli_commands; command->name != NULL; command++)
+        if (command->summary != NULL) words_offer(&search, command->name);
     inspan_error_t err = {0};
-    bool near = nearest != NULL && options_is_near(typed, least);
+    const char *nearest = words_found(&search);
+    bool near = nearest != NULL;
     error_set(&err, INSPAN_INVALID, "unknown command \"%.60s\"%s%s%s (inspan --help lists all)", typed,
               near ? ": did you mean " : "", near ? nearest : "", near ? "?" : "");
     return cli_fail(&err, json);
+}
+
+/* An answer that could not be written is none: a full disk must not look like success. */
+static int run_command(const cli_command_t *command, int argc, char **argv)
+{
+    int code = command->run(argc, argv);
+    errno = 0;
+    if (fflush(stdout) == 0 && ferror(stdout) == 0) return code;
+    if (errno == EPIPE) return code; /* the reader has seen enough */
+    fprintf(stderr, "inspan: cannot write the answer: %s\n",
+            errno != 0 ? strerror(errno) : "an earlier write failed");
+    return code == CLI_EXIT_OK ? CLI_EXIT_USER : code;
 }
 
 int cli_main(int argc, char **argv)
@@ -158,10 +173,10 @@ int cli_main(int argc, char **argv)
         const cli_command_t *command = find_command(argv[2]);
         if (command == NULL) return unknown_command(argv[2], false);
         char *swapped[] = {argv[2], (char[]){"--help"}, NULL};
-        return command->run(2, swapped);
+        return run_command(command, 2, swapped);
     }
     const cli_command_t *command = find_command(word);
     if (command == NULL) return unknown_command(word, has_word(argc, argv, "--json"));
     argv[1] = (char *)(uintptr_t)command->name;
-    return command->run(argc - 1, argv + 1);
+    return run_command(command, argc - 1, argv + 1);
 }

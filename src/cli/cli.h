@@ -9,6 +9,7 @@
 #define CLI_CLI_H
 
 #include "cli/options.h"
+#include "platform/json/json.h"
 
 enum {
     CLI_EXIT_OK = 0,
@@ -41,6 +42,9 @@ int cli_fail(const inspan_error_t *err, bool json);
 /* The same for a failure that is the user's (job file, data), whatever its status. */
 int cli_fail_user(const inspan_error_t *err, bool json);
 
+/* {"status": ..., "text": ...} */
+json_t *cli_error_json(const inspan_error_t *err);
+
 int cli_exit_code(inspan_status_t status);
 
 /* The whole program but for main's signal and laboratory set-up. */
@@ -56,6 +60,7 @@ int cmd_join(int argc, char **argv);
 int cmd_logs(int argc, char **argv);
 int cmd_manager(int argc, char **argv);
 int cmd_nodes(int argc, char **argv);
+int cmd_results(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_up(int argc, char **argv);
 int cmd_version(int argc, char **argv);

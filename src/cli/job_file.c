@@ -8,7 +8,7 @@
 #include <yaml.h>
 
 #include "base/error.h"
-#include "cli/options.h"
+#include "base/words.h"
 #include "platform/os/os_file.h"
 
 #define FIELDS_MAX 128
@@ -61,17 +61,15 @@ static inspan_status_t unknown_section(const walk_t *walk, size_t line)
 {
     size_t n;
     const job_field_t *fields = job_fields(&n);
-    char text[160], nearest[KEY_SIZE] = "";
-    uint32_t least = UINT32_MAX;
+    char text[160];
+    words_search_t search = {.typed = walk->section};
     for (size_t i = 0; i < n; i++) {
         char word[KEY_SIZE];
         snprintf(word, sizeof word, "%.*s", (int)strcspn(fields[i].key, "."), fields[i].key);
-        uint32_t distance = options_distance(walk->section, word);
-        if (distance >= least) continue;
-        least = distance;
-        snprintf(nearest, sizeof nearest, "%s", word);
+        words_offer(&search, word);
     }
-    bool near = options_is_near(walk->section, least);
+    const char *nearest = words_found(&search);
+    bool near = nearest != NULL;
     snprintf(text, sizeof text, "unknown field %.60s%s%.60s%s", walk->section, near ? ": did you mean " : "",
              near ? nearest : "", near ? "?" : "");
     return fault(walk, line, text);

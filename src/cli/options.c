@@ -7,56 +7,18 @@
 
 #include "base/error.h"
 #include "base/units.h"
-
-#define WORD_MAX 48
-
-uint32_t options_distance(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b);
-    if (n > WORD_MAX || m > WORD_MAX) return UINT32_MAX;
-    uint32_t rows[3][WORD_MAX +
-                     1]; /* optimal string alignment (Damerau 1964): two rows before, one before, this */
-    uint32_t *before = rows[0], *last = rows[1], *row = rows[2];
-    for (size_t j = 0; j <= m; j++) last[j] = (uint32_t)j;
-    memcpy(before, last, sizeof rows[0]);
-    for (size_t i = 1; i <= n; i++) {
-        row[0] = (uint32_t)i;
-        for (size_t j = 1; j <= m; j++) {
-            uint32_t least = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < least) least = last[j] + 1;
-            if (row[j - 1] + 1 < least) least = row[j - 1] + 1;
-            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            if (swapped && before[j - 2] + 1 < least) least = before[j - 2] + 1;
-            row[j] = least;
-        }
-        uint32_t *oldest = before;
-        before = last;
-        last = row;
-        row = oldest;
-    }
-    return last[m];
-}
-
-bool options_is_near(const char *typed, uint32_t distance)
-{
-    size_t length = strlen(typed);
-    return distance <= (length < 4 ? 1 : length < 9 ? 2 : 3);
-}
+#include "base/words.h"
 
 static inspan_status_t unknown_option(const char *typed, size_t length, const cli_option_t *options, size_t n,
                                       inspan_error_t *err)
 {
-    char word[WORD_MAX + 1];
-    snprintf(word, sizeof word, "%.*s", (int)(length < WORD_MAX ? length : WORD_MAX), typed);
-    const char *nearest = NULL;
-    uint32_t least = UINT32_MAX;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t distance = options_distance(word, options[i].name);
-        if (options[i].help == NULL || distance >= least) continue;
-        least = distance;
-        nearest = options[i].name;
-    }
-    if (nearest != NULL && options_is_near(word, least))
+    char word[WORDS_MAX + 1];
+    snprintf(word, sizeof word, "%.*s", (int)(length < WORDS_MAX ? length : WORDS_MAX), typed);
+    words_search_t search = {.typed = word};
+    for (size_t i = 0; i < n; i++)
+        if (options[i].help != NULL) words_offer(&search, options[i].name);
+    const char *nearest = words_found(&search);
+    if (nearest != NULL)
         return error_set(err, INSPAN_INVALID, "unknown option --%s: did you mean --%s?", word, nearest);
     return error_set(err, INSPAN_INVALID, "unknown option --%s", word);
 }

@@ -58,11 +58,4 @@ inspan_status_t options_parse(int argc, char **argv, const cli_option_t *options
 /* The list of options for a help text: one line an option, aligned. */
 void options_print(FILE *out, const cli_option_t *options, size_t n);
 
-/* Single edits (insert, delete, replace, swap of neighbours) that turn a into b; long texts count as far
- * apart. */
-uint32_t options_distance(const char *a, const char *b);
-
-/* True if a word this far from what was typed is worth proposing. */
-bool options_is_near(const char *typed, uint32_t distance);
-
 #endif

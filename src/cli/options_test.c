@@ -128,27 +128,12 @@ static void a_list_has_its_cap(void **state)
     assert_int_equal(parse(&v, &operands, &err, CLI_LIST_MAX + 3, argv), INSPAN_LIMIT);
 }
 
-static void distances(void **state)
-{
-    (void)state;
-    assert_int_equal(options_distance("", ""), 0);
-    assert_int_equal(options_distance("", "abc"), 3);
-    assert_int_equal(options_distance("kitten", "sitting"), 3);
-    assert_int_equal(options_distance("jsno", "json"), 1);
-    assert_int_equal(options_distance("steps", "steps"), 0);
-    char far[200];
-    memset(far, 'a', sizeof far - 1);
-    far[sizeof far - 1] = '\0';
-    assert_int_equal(options_distance(far, "a"), UINT32_MAX);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_is_read),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(a_list_has_its_cap),
-        cmocka_unit_test(distances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

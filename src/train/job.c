@@ -9,12 +9,12 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/words.h"
 
 #define AT(member)  offsetof(job_config_t, member)
 #define NO_LIMIT    9.2e18
 #define KEY_MAX     64
 #define CHOICE_ROOM 16 /* of every member that holds a choice, its final 0 included */
-#define NEAREST_MAX 3  /* edits at which a known key is still offered as the one meant */
 
 /* One row a field; everything that knows the fields (YAML, --set, job.conf, the help) reads this table. */
 static const job_field_t fields[] = {
@@ -90,7 +90,7 @@ static const job_field_t fields[] = {
      "steps between checkpoints; 0: the model at the end alone"},
     {"checkpoint.keep", JOB_U64, AT(checkpoint.keep), "3", NULL, 1, 1e6, "checkpoints kept"},
     {"checkpoint.dir", JOB_STRING, AT(checkpoint.dir), "out", NULL, 1, JOB_TEXT_MAX - 1,
-     "folder of results, relative to the job file"},
+     "folder of results"},
 };
 
 _Static_assert(sizeof((job_config_t *)0)->model.kind == CHOICE_ROOM, "choices share one size");
@@ -235,49 +235,26 @@ static inspan_status_t set_field(job_config_t *job, const job_field_t *field, co
     return error_set(err, INSPAN_INTERNAL, "%s: field of unknown type", field->key);
 }
 
-/* Edits (insert, delete, replace one byte) from a to b: Wagner, Fischer 1974. */
-static size_t edit_distance(const char *a, const char *b)
+static const char *nearest_key(words_search_t *search)
 {
-    size_t row[KEY_MAX + 1];
-    size_t n = strlen(b);
-    for (size_t j = 0; j <= n; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            size_t shorter = row[j] < row[j - 1] ? row[j] : row[j - 1];
-            row[j] = replaced < shorter + 1 ? replaced : shorter + 1;
-        }
+    const char *key = search->typed;
+    size_t length = strlen(key);
+    for (size_t i = 0; i < N_FIELDS; i++) { /* "steps" for "train.steps"; "nodes", which is a section */
+        const char *known = fields[i].key, *dot = strchr(known, '.');
+        if (dot == NULL) continue;
+        if (strcmp(dot + 1, key) == 0 || ((size_t)(dot - known) == length && memcmp(known, key, length) == 0))
+            return known;
     }
-    return row[n];
-}
-
-static const char *nearest_key(const char *key)
-{
-    const char *best = NULL;
-    size_t least = NEAREST_MAX + 1;
-    if (strlen(key) > KEY_MAX) return NULL;
-    for (size_t i = 0; i < N_FIELDS; i++) {
-        size_t distance = edit_distance(key, fields[i].key);
-        if (distance < least) {
-            least = distance;
-            best = fields[i].key;
-        }
-    }
-    for (size_t i = 0; i < N_FIELDS && best == NULL; i++) { /* "steps" for "train.steps" */
-        const char *dot = strchr(fields[i].key, '.');
-        if (dot != NULL && strcmp(dot + 1, key) == 0) best = fields[i].key;
-    }
-    return best;
+    for (size_t i = 0; i < N_FIELDS; i++) words_offer(search, fields[i].key);
+    return words_found(search);
 }
 
 inspan_status_t job_set(job_config_t *job, const char *key, const char *value, inspan_error_t *err)
 {
     for (size_t i = 0; i < N_FIELDS; i++)
         if (strcmp(fields[i].key, key) == 0) return set_field(job, &fields[i], value, err);
-    const char *nearest = nearest_key(key);
+    words_search_t search = {.typed = key};
+    const char *nearest = nearest_key(&search);
     if (nearest != NULL)
         return error_set(err, INSPAN_INVALID, "unknown field %.60s: did you mean %s?", key, nearest);
     return error_set(err, INSPAN_INVALID, "unknown field %.60s", key);

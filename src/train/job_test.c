@@ -51,6 +51,8 @@ static void values_are_checked(void **state)
     job_defaults(&job);
     assert_refused(&job, "train.stepz", "5", "did you mean train.steps?");
     assert_refused(&job, "steps", "5", "did you mean train.steps?");
+    assert_refused(&job, "trian.steps", "5", "did you mean train.steps?"); /* a swap is one slip */
+    assert_refused(&job, "nodes", "3", "did you mean nodes.min?");
     assert_refused(&job, "colour", "red", "unknown field colour");
     assert_refused(&job, "train.steps", "many", "train.steps: expected a whole number, found 'many'");
     assert_refused(&job, "train.steps", "-1", "expected a whole number");
