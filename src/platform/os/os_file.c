@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,15 +16,27 @@
 
 #include "base/error.h"
 
+#define PIPE_PATIENCE_MS 5000
+
 struct os_file_writer {
     int fd;
     char path[PATH_MAX];
     char temporary[PATH_MAX + 32];
 };
 
+/* Of a pipe or a terminal: bytes, its end or an error can be read. */
+static bool has_more(int fd)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    int n;
+    do n = poll(&ready, 1, PIPE_PATIENCE_MS);
+    while (n < 0 && errno == EINTR);
+    return n != 0;
+}
+
 inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *bytes, inspan_error_t *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes must not hold us */
     if (fd < 0) {
         inspan_status_t status = errno == ENOENT || errno == ENOTDIR ? INSPAN_NOT_FOUND : INSPAN_IO;
         return error_set_errno(err, status, "cannot read %s", path);
@@ -31,12 +44,18 @@ inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *
     inspan_status_t status = INSPAN_OK;
     size_t used = 0, capacity = 4096;
     struct stat info;
-    if (fstat(fd, &info) == 0 && info.st_size > 0 && (size_t)info.st_size <= cap)
-        capacity = (size_t)info.st_size + 1;
+    const bool known = fstat(fd, &info) == 0;
+    const bool may_wait = known && !S_ISREG(info.st_mode);
+    if (known && info.st_size > 0 && (size_t)info.st_size <= cap) capacity = (size_t)info.st_size + 1;
     char *buffer = malloc(capacity + 1);
     while (buffer != NULL) {
+        if (may_wait && !has_more(fd)) {
+            status = error_set(err, INSPAN_TIMEOUT, "%s: nothing to read came within %d s", path,
+                               PIPE_PATIENCE_MS / 1000);
+            break;
+        }
         ssize_t got = read(fd, buffer + used, capacity - used);
-        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EINTR || (may_wait && errno == EAGAIN))) continue;
         if (got < 0) status = error_set_errno(err, INSPAN_IO, "cannot read %s", path);
         if (got <= 0) break;
         used += (size_t)got;

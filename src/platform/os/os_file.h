@@ -10,7 +10,8 @@
 
 /*
  * Read the file into a fresh buffer with a 0 byte after its end (*data: the caller frees; *bytes without that
- * 0). NOT_FOUND, IO (also for a folder), LIMIT (longer than cap), NO_MEMORY; the text names the path.
+ * 0). NOT_FOUND, IO (also for a folder), LIMIT (longer than cap), NO_MEMORY, TIMEOUT (a pipe or terminal that
+ * says nothing for 5 s); the text names the path.
  */
 inspan_status_t os_file_read(const char *path, size_t cap, char **data, size_t *bytes, inspan_error_t *err);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -112,6 +113,35 @@ static void a_file_that_hides_its_length_is_read(void **state)
     assert_int_equal(os_file_read("/proc/self/status", 1 << 20, &data, &bytes, NULL), INSPAN_OK);
     assert_true(bytes > 100 && strlen(data) == bytes);
     free(data);
+}
+
+static void *write_pipe(void *pipe)
+{
+    int fd = open(pipe, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    (void)!write(fd, "from ", 5);
+    (void)!write(fd, "a pipe", 6);
+    close(fd);
+    return NULL;
+}
+
+static void a_pipe_is_read_but_not_awaited_for_ever(void **state)
+{
+    (void)state;
+    char *data = NULL, pipe[PATH_MAX + 8];
+    size_t bytes = 0;
+    inspan_error_t err;
+    pthread_t writer;
+    snprintf(pipe, sizeof pipe, "%s.pipe", path);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    alarm(50); /* without its bound it would block */
+    assert_int_equal(os_file_read(pipe, 100, &data, &bytes, &err), INSPAN_TIMEOUT);
+    assert_non_null(strstr(err.text, pipe));
+    assert_int_equal(pthread_create(&writer, NULL, write_pipe, pipe), 0);
+    holds(pipe, "from a pipe");
+    pthread_join(writer, NULL);
+    alarm(0);
+    assert_int_equal(unlink(pipe), 0);
 }
 
 static void what_cannot_be_read_is_named(void **state)
@@ -401,6 +431,7 @@ int main(void)
         cmocka_unit_test(written_bytes_are_read),
         cmocka_unit_test(the_cap_is_exact),
         cmocka_unit_test(a_file_that_hides_its_length_is_read),
+        cmocka_unit_test(a_pipe_is_read_but_not_awaited_for_ever),
         cmocka_unit_test(what_cannot_be_read_is_named),
         cmocka_unit_test(the_mode_is_the_one_asked_for),
         cmocka_unit_test(a_writer_shows_all_or_nothing),
