@@ -128,6 +128,8 @@ static void on_registered(agent_t *agent, const Inspan__V1__Registered *reply)
     agent_core_link(agent->core, os_now(), true);
     log_info("registered with the manager at %s as node %s, address %s", agent->options->manager, agent->name,
              agent->address);
+    if (agent->options->on_registered != NULL)
+        agent->options->on_registered(agent->options->context, agent->node_id, agent->name, agent->address);
 }
 
 /* Message is freed, but where a worker's order keeps it. */

@@ -15,6 +15,9 @@ typedef struct agent_options {
     uint16_t first_port, last_port; /* data ports; 0, 0: any (private clusters) */
     double cores;                   /* laboratory's quota; 0: from affinity and cgroup */
     const char *worker_program;     /* path of inspan; NULL: /proc/self/exe */
+    /* Called at each registration, from the thread that runs agent_main; NULL: nobody asks. */
+    void (*on_registered)(void *context, const char *node_id, const char *name, const char *address);
+    void *context;
 } agent_options_t;
 
 /* Run until SIGTERM or SIGINT (workers are stopped then), or a refusal that cannot mend itself (wrong token,

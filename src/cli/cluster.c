@@ -26,6 +26,7 @@
 #define START_BOUND  (30 * NS_PER_S)
 #define LOOK_PERIOD  (20 * NS_PER_MS)
 #define STOP_GRACE   (8 * NS_PER_S) /* an agent gives its workers 2 s */
+#define KILL_GRACE   (5 * NS_PER_S) /* one that hangs in the kernel (dead disk, dead NFS) outlives SIGKILL */
 #define BACK_OFF     (500 * NS_PER_MS)
 #define BACK_OFF_MAX (30 * NS_PER_S)
 #define STEADY       (60 * NS_PER_S) /* ran that long: the next fault is a new one */
@@ -166,7 +167,7 @@ static inspan_status_t make_folder(cluster_t *cluster, const char *given, inspan
         if (status != INSPAN_OK) return status;
     } else {
         const char *where = getenv("TMPDIR");
-        if (where == NULL || where[0] != '/' || strlen(where) > PLACE_PATH_MAX - 512) where = "/tmp";
+        if (where == NULL || where[0] != '/' || strlen(where) > PLACE_FOLDER_MAX - 64) where = "/tmp";
         remove_dead_folders(where);
         snprintf(cluster->folder, sizeof cluster->folder, "%s/" TEMPORARY "XXXXXX", where);
         if (mkdtemp(cluster->folder) == NULL) {
@@ -242,7 +243,7 @@ static inspan_status_t start_manager(cluster_t *cluster, interrupt_t *interrupt,
         char text[160];
         if (os_process_poll(&cluster->children[0].process, &result))
             return error_set(err, result.code == 1 ? INSPAN_INVALID : INSPAN_IO,
-                             "the manager did not start (%s); its own message stands above",
+                             "the manager did not start (%s); its own message stands on stderr",
                              os_exit_text(&result, text, sizeof text));
         if (os_now() >= deadline)
             return error_set(err, INSPAN_TIMEOUT, "the manager did not get ready within %.0f s",
@@ -311,16 +312,25 @@ static bool all_ended(child_t *children, uint32_t n)
     return ended;
 }
 
+static bool end_within(child_t *children, uint32_t n, ns_t grace)
+{
+    const ns_t deadline = os_now() + grace;
+    bool ended;
+    while (!(ended = all_ended(children, n)) && os_now() < deadline) poll(NULL, 0, 10);
+    return ended;
+}
+
 static void stop(child_t *children, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (children[i].process.pid > 0) kill(children[i].process.pid, SIGTERM);
-    ns_t deadline = os_now() + STOP_GRACE;
-    while (!all_ended(children, n)) {
-        if (os_now() >= deadline)
-            for (uint32_t i = 0; i < n; i++) os_process_signal(&children[i].process, SIGKILL);
-        poll(NULL, 0, 10);
-    }
+    if (end_within(children, n, STOP_GRACE)) return;
+    for (uint32_t i = 0; i < n; i++) os_process_signal(&children[i].process, SIGKILL);
+    if (end_within(children, n, KILL_GRACE)) return;
+    for (uint32_t i = 0; i < n; i++)
+        if (children[i].process.pid > 0)
+            fprintf(stderr, "inspan: %s (process %ld) cannot be ended: it is left behind\n", children[i].name,
+                    (long)children[i].process.pid);
 }
 
 void cluster_close(cluster_t *cluster)
@@ -373,10 +383,30 @@ inspan_status_t cluster_look(cluster_t *cluster, inspan_error_t *err)
         if (child->process.pid == 0)
             return error_set(err, INSPAN_PEER_LOST, "the cluster's %s has ended", child->name);
         if (os_process_poll(&child->process, &result))
-            return error_set(err, INSPAN_PEER_LOST, "the cluster's %s has ended: %s", child->name,
-                             os_exit_text(&result, text, sizeof text));
+            return error_set(err, result.code == 1 ? INSPAN_INVALID : INSPAN_PEER_LOST,
+                             "the cluster's %s has ended: %s%s", child->name,
+                             os_exit_text(&result, text, sizeof text),
+                             result.code == 1 ? " (its own message stands on stderr)" : "");
     }
     return INSPAN_OK;
+}
+
+/* The next start of a child that has ended, or could not be started; each time later. */
+static double put_off(child_t *child)
+{
+    const ns_t now = os_now(), pause = child->back_off;
+    child->restart_at = now + pause;
+    child->back_off = pause * 2 < BACK_OFF_MAX ? pause * 2 : BACK_OFF_MAX;
+    return ns_to_s(pause);
+}
+
+static void start_again(const cluster_t *cluster, child_t *child)
+{
+    inspan_error_t err = {0};
+    if (os_now() < child->restart_at || start(cluster, child, &err) == INSPAN_OK) return;
+    /* no memory or no process left at this moment: the others go on */
+    fprintf(stderr, "inspan: %s cannot be started: %s; trying again in %.1f s\n", child->name, err.text,
+            put_off(child));
 }
 
 static inspan_status_t tend_child(cluster_t *cluster, child_t *child, inspan_error_t *err)
@@ -384,7 +414,10 @@ static inspan_status_t tend_child(cluster_t *cluster, child_t *child, inspan_err
     os_exit_t result;
     char text[160];
     ns_t now = os_now();
-    if (child->process.pid == 0) return now >= child->restart_at ? start(cluster, child, err) : INSPAN_OK;
+    if (child->process.pid == 0) {
+        start_again(cluster, child);
+        return INSPAN_OK;
+    }
     if (!os_process_poll(&child->process, &result)) return INSPAN_OK;
     os_exit_text(&result, text, sizeof text);
     if (result.code == 1)
@@ -392,9 +425,7 @@ static inspan_status_t tend_child(cluster_t *cluster, child_t *child, inspan_err
                          child->name, text);
     if (child->back_off == 0 || now - child->started > STEADY) child->back_off = BACK_OFF;
     fprintf(stderr, "inspan: %s has ended (%s): starting it again in %.1f s\n", child->name, text,
-            ns_to_s(child->back_off));
-    child->restart_at = now + child->back_off;
-    child->back_off = child->back_off * 2 < BACK_OFF_MAX ? child->back_off * 2 : BACK_OFF_MAX;
+            put_off(child));
     return INSPAN_OK;
 }
 

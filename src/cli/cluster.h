@@ -37,8 +37,8 @@ typedef struct cluster cluster_t;
 inspan_status_t cluster_open(const cluster_options_t *options, interrupt_t *interrupt, cluster_t **cluster,
                              inspan_error_t *err);
 
-/* Stop all in order (SIGTERM, after a grace SIGKILL), remove laboratory and temporary folder. NULL is fine.
- */
+/* Stop all in order (SIGTERM, after a grace SIGKILL; one that even then does not end within 5 s is named and
+ * left), remove laboratory and temporary folder. NULL is fine. */
 void cluster_close(cluster_t *cluster);
 
 const char *cluster_manager(const cluster_t *cluster); /* "host:port" for clients on this machine */
@@ -50,7 +50,8 @@ const char *cluster_folder(const cluster_t *cluster);
 inspan_status_t cluster_await_nodes(cluster_t *cluster, rpc_client_t *client, interrupt_t *interrupt,
                                     ns_t timeout, inspan_error_t *err);
 
-/* PEER_LOST if a process of the cluster has ended: says which and how. Never blocks. */
+/* PEER_LOST if a process of the cluster has ended (INVALID: with exit code 1): says which and how. Never
+ * blocks. */
 inspan_status_t cluster_look(cluster_t *cluster, inspan_error_t *err);
 
 /* The same, but one that has ended is told on stderr and started again (0.5 s to 30 s apart); an error only

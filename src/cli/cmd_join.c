@@ -1,8 +1,10 @@
 #include <stdio.h>
+#include <unistd.h>
 
 #include "agent/agent.h"
 #include "cli/client.h"
 #include "cli/common_options.h"
+#include "cli/show.h"
 
 #define FIRST_LOOK (3 * NS_PER_S)
 
@@ -29,9 +31,32 @@ static inspan_status_t greet(const char *folder, const char *manager, const char
     return place_save_client(folder, manager, token, err);
 }
 
+typedef struct joined {
+    bool json, told;
+    const char *folder, *manager;
+} joined_t;
+
+/* One object for a program that waits for the node: at the first registration. */
+static void tell_registered(void *context, const char *node_id, const char *name, const char *address)
+{
+    joined_t *joined = context;
+    if (joined->told) return;
+    joined->told = true;
+    json_t *object = json_object();
+    json_set_string(object, "manager", joined->manager);
+    json_set_string(object, "node_id", node_id);
+    json_set_string(object, "node", name);
+    json_set_string(object, "address", address);
+    json_set_string(object, "dir", joined->folder);
+    json_set_number(object, "pid", getpid());
+    show_print_json(object);
+    fflush(stdout);
+}
+
 int cmd_join(int argc, char **argv)
 {
     place_options_t place = {0};
+    joined_t joined = {0};
     const char *name = NULL, *address = NULL, *ports = NULL;
     const cli_option_t options[] = {
         {.name = "token",
@@ -51,7 +76,8 @@ int cmd_join(int argc, char **argv)
          .help = "under which other nodes reach this one (default: the one towards the manager)",
          .value = &address},
         OPTION_DATA_PORTS(&ports),
-        OPTION_DIR(&place)};
+        OPTION_DIR(&place),
+        OPTION_JSON(&joined.json)};
     cli_operands_t operands;
     int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
     if (code >= 0) return code;
@@ -59,8 +85,13 @@ int cmd_join(int argc, char **argv)
     char folder[PLACE_PATH_MAX], agent_folder[PLACE_PATH_MAX + 16], target[PLACE_TARGET_MAX],
         token[PLACE_TOKEN_MAX];
     inspan_error_t err = {0};
-    agent_options_t agent = {
-        .folder = agent_folder, .manager = target, .token = token, .name = name, .address = address};
+    agent_options_t agent = {.folder = agent_folder,
+                             .manager = target,
+                             .token = token,
+                             .name = name,
+                             .address = address,
+                             .on_registered = joined.json ? tell_registered : NULL,
+                             .context = &joined};
     inspan_status_t status = place_target(operands.items[0], PLACE_MANAGER_PORT, target, &err);
     if (status == INSPAN_OK) status = place_token(&place, token, &err);
     if (status == INSPAN_OK && token[0] == '\0') {
@@ -70,9 +101,13 @@ int cmd_join(int argc, char **argv)
         status = err.status;
     }
     if (status == INSPAN_OK) status = common_data_ports(ports, &agent.first_port, &agent.last_port, &err);
+    if (status == INSPAN_OK) status = common_node_name(name, &err);
+    if (status == INSPAN_OK) status = common_address(address, &err);
     if (status == INSPAN_OK) status = place_folder(place.folder, folder, &err);
     if (status == INSPAN_OK) status = greet(folder, target, token, &err);
-    if (status != INSPAN_OK) return cli_fail(&err, false);
+    if (status != INSPAN_OK) return cli_fail(&err, joined.json);
+    joined.folder = folder;
+    joined.manager = target;
     snprintf(agent_folder, sizeof agent_folder, "%s/agents/0", folder);
     return agent_main(&agent);
 }

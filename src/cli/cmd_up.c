@@ -119,6 +119,11 @@ int cmd_up(int argc, char **argv)
     interrupt_t interrupt;
     inspan_status_t status = place_folder(place.folder, folder, &err);
     if (status == INSPAN_OK) status = common_data_ports(up.cluster.data_ports, &first, &last, &err);
+    if (status == INSPAN_OK) status = common_node_name(up.cluster.name, &err);
+    if (status == INSPAN_OK) status = common_address(address, &err);
+    if (status == INSPAN_OK && local > 1 && up.cluster.name != NULL)
+        status = error_set(&err, INSPAN_INVALID, "--name names one node: it does not go with --local %u",
+                           (unsigned)local);
     if (status == INSPAN_OK && local == 0 && (up.cluster.cpu != NULL || up.cluster.link != NULL))
         status = error_set(&err, INSPAN_INVALID, "--cpu and --link need --local N");
     if (status == INSPAN_OK && !interrupt_open(&interrupt))

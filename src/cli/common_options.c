@@ -3,6 +3,22 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "platform/os/os_socket.h"
+
+inspan_status_t common_node_name(const char *name, inspan_error_t *err)
+{
+    if (name == NULL || strlen(name) <= PLACE_NODE_MAX) return INSPAN_OK;
+    return error_set(err, INSPAN_INVALID, "--name %.40s...: a node's name has at most %d bytes", name,
+                     PLACE_NODE_MAX);
+}
+
+inspan_status_t common_address(const char *address, inspan_error_t *err)
+{
+    os_address_t parsed;
+    if (address == NULL || os_address_parse(address, 1, &parsed) == INSPAN_OK) return INSPAN_OK;
+    return error_set(err, INSPAN_INVALID, "--address %.80s: expected a numeric address such as 192.168.1.5",
+                     address);
+}
 
 inspan_status_t common_data_ports(const char *text, uint16_t *first, uint16_t *last, inspan_error_t *err)
 {

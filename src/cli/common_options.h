@@ -55,6 +55,10 @@
 
 #define COUNT_OF(options) (sizeof(options) / sizeof(options)[0])
 
+/* Of --name and --address; NULL is fine. INVALID: longer than the manager keeps; no numeric address. */
+inspan_status_t common_node_name(const char *name, inspan_error_t *err);
+inspan_status_t common_address(const char *address, inspan_error_t *err);
+
 /* "7500-7599", NULL for the default. INVALID. */
 inspan_status_t common_data_ports(const char *text, uint16_t *first, uint16_t *last, inspan_error_t *err);
 

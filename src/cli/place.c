@@ -38,8 +38,10 @@ inspan_status_t place_folder(const char *option, char folder[PLACE_PATH_MAX], in
             return error_set(err, INSPAN_INVALID, "no home folder for Inspan's state: give --dir FOLDER");
         length = snprintf(folder, PLACE_PATH_MAX, "%s/.local/state/inspan", home);
     }
-    if (length < 0 || length >= PLACE_PATH_MAX - 256)
-        return error_set(err, INSPAN_INVALID, "the path of the state folder is too long");
+    if (length < 0 || length > PLACE_FOLDER_MAX)
+        return error_set(err, INSPAN_INVALID,
+                         "the path of the state folder is longer than %d bytes: give a shorter --dir",
+                         PLACE_FOLDER_MAX);
     return INSPAN_OK;
 }
 
