@@ -20,7 +20,8 @@
 #define ANSWER_BYTES 44
 #define MEMBER_BYTES (INSPAN_NAME_MAX + 2 + 8)
 #define JOIN_TIME    (2 * NS_PER_S) /* a stranger that says nothing holds the place up for no longer */
-#define RETRY_PAUSE  100            /* ms */
+#define LOOK_PERIOD  (100 * NS_PER_MS)
+#define RETRY_PAUSE  100 /* ms */
 
 _Static_assert(MEMBER_BYTES == 74 && ANSWER_BYTES == 12 + COMM_KEY_BYTES, "the table in the header");
 
@@ -126,7 +127,8 @@ static void find_own_address(server_t *server, uint32_t own)
     snprintf(server->group->members[own].address, INSPAN_NAME_MAX, "127.0.0.1");
 }
 
-inspan_status_t bench_serve(int listener, bench_group_t *group, bool own, ns_t timeout, inspan_error_t *err)
+inspan_status_t bench_serve(int listener, bench_group_t *group, bool own, ns_t timeout, bench_look_fn look,
+                            void *context, inspan_error_t *err)
 {
     server_t server = {.group = group, .missing = group->world - own};
     const ns_t deadline = os_now() + timeout;
@@ -135,13 +137,16 @@ inspan_status_t bench_serve(int listener, bench_group_t *group, bool own, ns_t t
     while (status == INSPAN_OK && server.missing > 0) {
         const ns_t left = deadline - os_now();
         struct pollfd ready = {.fd = listener, .events = POLLIN};
-        if (left <= 0) status = INSPAN_TIMEOUT;
-        if (left <= 0 || poll(&ready, 1, (int)(left / NS_PER_MS) + 1) <= 0) continue;
+        if (look != NULL) status = look(context, err);
+        if (status == INSPAN_OK && left <= 0) status = INSPAN_TIMEOUT;
+        if (status != INSPAN_OK) break;
+        const ns_t slice = left < LOOK_PERIOD ? left : LOOK_PERIOD;
+        if (poll(&ready, 1, (int)(slice / NS_PER_MS) + 1) <= 0) continue;
         os_address_t from;
         const int fd = os_accept(listener, &from);
         if (fd >= 0) admit(&server, fd, &from);
     }
-    if (status == INSPAN_TIMEOUT) {
+    if (status == INSPAN_TIMEOUT && os_now() >= deadline) {
         uint32_t r = 0;
         while (server.fds[r] >= 0 || (own && r == group->rank)) r++;
         error_set(err, status,

@@ -25,12 +25,16 @@ typedef struct bench_group {
     uint8_t key[COMM_KEY_BYTES];
 } bench_group_t;
 
+/* Called every 100 ms while others are awaited: anything but OK ends the wait with that status and text. */
+typedef inspan_status_t (*bench_look_fn)(void *context, inspan_error_t *err);
+
 /*
  * Be the place: listener is a listening socket. own: this process is a rank too (group->rank), else it only
- * serves (own false, for --local). Blocks until all have joined and been answered, or `timeout`: TIMEOUT
- * names who is missing.
+ * serves (own false, for --local). look may be NULL. Blocks until all have joined and been answered, or
+ * `timeout`: TIMEOUT names who is missing.
  */
-inspan_status_t bench_serve(int listener, bench_group_t *group, bool own, ns_t timeout, inspan_error_t *err);
+inspan_status_t bench_serve(int listener, bench_group_t *group, bool own, ns_t timeout, bench_look_fn look,
+                            void *context, inspan_error_t *err);
 
 /* Join at host:port, tried again until `timeout`. REFUSED: wrong world, or the rank is taken. TIMEOUT,
  * INVALID. */

@@ -12,7 +12,9 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "platform/os/os_socket.h"
+#include "platform/os/os_time.h"
 
 #define PATIENCE (20 * NS_PER_S)
 
@@ -68,7 +70,7 @@ static void all_learn_the_same(void **state)
             assert_int_equal(pthread_create(&threads[r], NULL, join_main, &joiners[r]), 0);
         }
         bench_group_t group = joiner(0, 4, port).group;
-        assert_int_equal(bench_serve(listener, &group, own != 0, PATIENCE, NULL), INSPAN_OK);
+        assert_int_equal(bench_serve(listener, &group, own != 0, PATIENCE, NULL, NULL, NULL), INSPAN_OK);
         for (uint32_t r = (uint32_t)own; r < 4; r++) {
             pthread_join(threads[r], NULL);
             assert_int_equal(joiners[r].status, INSPAN_OK);
@@ -96,7 +98,7 @@ static void misfits_are_told(void **state)
     assert_int_equal(pthread_create(&thread, NULL, join_main, &other), 0);
     bench_group_t group = joiner(0, 2, port).group;
     inspan_error_t err;
-    assert_int_equal(bench_serve(listener, &group, true, 500 * NS_PER_MS, &err), INSPAN_TIMEOUT);
+    assert_int_equal(bench_serve(listener, &group, true, 500 * NS_PER_MS, NULL, NULL, &err), INSPAN_TIMEOUT);
     assert_non_null(strstr(err.text, "1 of 2 ranks did not come"));
     assert_non_null(strstr(err.text, "rank 1"));
     pthread_join(thread, NULL);
@@ -110,9 +112,32 @@ static void misfits_are_told(void **state)
     assert_int_equal(bench_join("no such host.", 1, &alone.group, NS_PER_S, &err), INSPAN_INVALID);
 }
 
+static inspan_status_t look(void *context, inspan_error_t *err)
+{
+    int *looks = context;
+    if (++*looks < 3) return INSPAN_OK;
+    return error_set(err, INSPAN_ABORTED, "rank 1 has ended");
+}
+
+static void a_wait_in_vain_ends_early(void **state)
+{
+    (void)state;
+    int listener = -1, looks = 0;
+    uint16_t port = 0;
+    inspan_error_t err;
+    assert_int_equal(os_listen(0, 0, 16, &listener, &port, NULL), INSPAN_OK);
+    bench_group_t group = joiner(0, 2, port).group;
+    const ns_t begin = os_now();
+    assert_int_equal(bench_serve(listener, &group, true, 600 * NS_PER_S, look, &looks, &err), INSPAN_ABORTED);
+    assert_string_equal(err.text, "rank 1 has ended");
+    assert_true(os_now() - begin < 60 * NS_PER_S);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_learn_the_same),
-                                       cmocka_unit_test(misfits_are_told)};
+                                       cmocka_unit_test(misfits_are_told),
+                                       cmocka_unit_test(a_wait_in_vain_ends_early)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

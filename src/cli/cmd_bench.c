@@ -24,6 +24,7 @@
 #define SIZES_MAX      32
 #define ITERATIONS_MAX 100000
 #define WARM_UP        3
+#define NO_RANK        UINT64_MAX /* none was given */
 #define RENDEZVOUS     (30 * NS_PER_S)
 #define OP_TIMEOUT     (600 * NS_PER_S)
 
@@ -56,9 +57,9 @@ static inspan_status_t parse_sizes(bench_t *bench, inspan_error_t *err)
         if (bench->n_sizes == SIZES_MAX)
             return error_set(err, INSPAN_INVALID, "--bytes: at most %d sizes", SIZES_MAX);
         if (units_parse_size(word, &bytes) != INSPAN_OK || bytes % 4 != 0)
-            return error_set(err, INSPAN_INVALID,
-                             "--bytes: \"%s\" is no number of bytes of whole fp32 numbers, as in 4K,25M",
-                             word);
+            return error_set(
+                err, INSPAN_INVALID,
+                "--bytes: \"%s\": expected sizes that are multiples of 4 (fp32 numbers), as in 4K,25M", word);
         bench->sizes[bench->n_sizes++] = bytes;
     }
     return INSPAN_OK;
@@ -67,6 +68,7 @@ static inspan_status_t parse_sizes(bench_t *bench, inspan_error_t *err)
 static inspan_status_t parse_weights(bench_t *bench, inspan_error_t *err)
 {
     const char *at = bench->weights;
+    double sum = 0;
     for (uint64_t r = 0; r < bench->world; r++) {
         char *end = NULL;
         bench->shares[r] = strtod(at, &end);
@@ -76,7 +78,9 @@ static inspan_status_t parse_weights(bench_t *bench, inspan_error_t *err)
                              "--weights: one number >= 0 for each of %llu ranks, as in 1,1,0.2",
                              (unsigned long long)bench->world);
         at = end + 1;
+        sum += bench->shares[r];
     }
+    if (!(sum > 0)) return error_set(err, INSPAN_INVALID, "--weights: at least one must be above 0");
     return INSPAN_OK;
 }
 
@@ -110,6 +114,9 @@ static inspan_status_t parse_rendezvous(bench_t *bench, inspan_error_t *err)
 
 static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
 {
+    if (bench->local > 0 && (bench->world > 0 || bench->rank != NO_RANK || bench->rendezvous != NULL))
+        return error_set(err, INSPAN_INVALID,
+                         "--local N starts all ranks: --rank, --world and --rendezvous do not go with it");
     if (bench->local > 0) bench->world = bench->local;
     if ((bench->cpu != NULL || bench->link != NULL) && bench->local == 0)
         return error_set(err, INSPAN_INVALID, "--cpu and --link make a laboratory: they need --local N");
@@ -207,12 +214,16 @@ static inspan_status_t measure(const bench_t *bench, inspan_comm_t *comm, uint64
 
 static int print(const bench_t *bench, const figure_t *figures)
 {
+    const uint64_t checked = bench->check ? (uint64_t)bench->n_sizes * (WARM_UP + bench->iterations) : 0;
     if (!bench->json) {
         printf("%12s %12s %12s %12s %12s\n", "bytes", "median", "fastest", "slowest", "cpu a rank");
         for (uint32_t i = 0; i < bench->n_sizes; i++)
             printf("%12llu %9.3f ms %9.3f ms %9.3f ms %9.3f ms\n", (unsigned long long)bench->sizes[i],
                    figures[i].median_s * 1e3, figures[i].min_s * 1e3, figures[i].max_s * 1e3,
                    figures[i].cpu_s * 1e3);
+        if (bench->check)
+            printf("all %llu sums are right on all %llu ranks\n", (unsigned long long)checked,
+                   (unsigned long long)bench->world);
         return CLI_EXIT_OK;
     }
     json_t *root = json_object(), *results = json_array();
@@ -220,6 +231,8 @@ static int print(const bench_t *bench, const figure_t *figures)
     json_set_number(root, "world", (double)bench->world);
     json_set_string(root, "schedule", bench->schedule);
     json_set_number(root, "iterations", (double)bench->iterations);
+    if (bench->check)
+        json_set_number(root, "checked_sums", (double)checked); /* of each rank; all are right */
     for (uint32_t i = 0; i < bench->n_sizes; i++) {
         json_t *row = json_object();
         json_set_number(row, "bytes", (double)bench->sizes[i]);
@@ -253,7 +266,7 @@ static inspan_status_t meet(const bench_t *bench, bench_group_t *group, inspan_e
     uint16_t port = 0;
     inspan_status_t status = os_listen(bench->port, bench->port, 64, &listener, &port, err);
     if (status != INSPAN_OK) return status;
-    status = bench_serve(listener, group, true, RENDEZVOUS, err);
+    status = bench_serve(listener, group, true, RENDEZVOUS, NULL, NULL, err);
     close(listener);
     return status;
 }
@@ -305,7 +318,8 @@ static int run_rank(const bench_t *bench)
     inspan_comm_close(comm);
     comm_listener_close(listener);
     comm_io_close(io);
-    if (status != INSPAN_OK) return cli_fail(&err, bench->json);
+    /* of --local: the answer in JSON is the program's that started this one */
+    if (status != INSPAN_OK) return cli_fail(&err, bench->json && !bench->joined);
     return group.rank == 0 ? print(bench, figures) : CLI_EXIT_OK;
 }
 
@@ -315,9 +329,14 @@ typedef struct flock {
     const bench_t *bench;
     lab_t *lab; /* NULL: plain processes on this machine */
     os_process_t ranks[BENCH_WORLD_MAX];
-    int codes[BENCH_WORLD_MAX]; /* -1: still running */
+    int codes[BENCH_WORLD_MAX]; /* or RANK_RUNS */
     uint32_t running;
+    int worst; /* exit code of the rank that failed first, and what there is to say of it */
+    inspan_error_t err;
+    interrupt_t *interrupt;
 } flock_t;
+
+#define RANK_RUNS (-1)
 
 static inspan_status_t start_rank(flock_t *flock, uint32_t rank, const char *meeting, inspan_error_t *err)
 {
@@ -346,36 +365,61 @@ static inspan_status_t start_rank(flock_t *flock, uint32_t rank, const char *mee
     arguments[n] = NULL;
     const os_spawn_options_t options = {.program = "/proc/self/exe", .arguments = arguments, .output = -1};
     const inspan_status_t status = os_spawn(&options, &flock->ranks[rank], err);
-    if (status == INSPAN_OK) flock->codes[rank] = -1;
+    if (status == INSPAN_OK) flock->codes[rank] = RANK_RUNS;
     flock->running += status == INSPAN_OK;
     return status;
 }
 
-/* Note who has ended; a failure ends the others after a moment in which they can say theirs. The worst exit
- * code. */
-static int await_all(flock_t *flock, interrupt_t *interrupt)
+/* Note who has ended. The first failure is the one that counts: those of the others follow from it. */
+static void note_ends(flock_t *flock)
 {
-    int worst = CLI_EXIT_OK;
-    ns_t kill_at = INT64_MAX;
-    while (flock->running > 0) {
-        for (uint32_t r = 0; r < flock->bench->world; r++) {
-            os_exit_t end;
-            if (flock->codes[r] >= 0 || !os_process_poll(&flock->ranks[r], &end)) continue;
-            flock->codes[r] = end.code >= 0 ? end.code : CLI_EXIT_JOB;
-            flock->running--;
-            if (flock->codes[r] == CLI_EXIT_OK) continue;
-            if (end.code < 0) fprintf(stderr, "inspan: rank %u was killed by signal %d\n", r, end.signal);
-            if (worst == CLI_EXIT_OK) worst = flock->codes[r];
-            if (kill_at == INT64_MAX) kill_at = os_now() + 3 * NS_PER_S;
-        }
-        if (flock->running == 0) break;
-        const bool stop = interrupt_wait(interrupt, 10 * NS_PER_MS) > 0;
-        if (stop) worst = CLI_EXIT_JOB;
-        if (stop || os_now() >= kill_at)
-            for (uint32_t r = 0; r < flock->bench->world; r++)
-                if (flock->codes[r] < 0) os_process_signal(&flock->ranks[r], SIGKILL);
+    for (uint32_t r = 0; r < flock->bench->world; r++) {
+        os_exit_t end;
+        char how[160];
+        if (flock->codes[r] != RANK_RUNS || !os_process_poll(&flock->ranks[r], &end)) continue;
+        flock->codes[r] = end.code >= 0 ? end.code : CLI_EXIT_JOB;
+        flock->running--;
+        if (flock->codes[r] == CLI_EXIT_OK || flock->worst != CLI_EXIT_OK) continue;
+        flock->worst = flock->codes[r];
+        error_set(&flock->err, INSPAN_JOB_FAILED, "rank %u has failed (%s)%s", r,
+                  os_exit_text(&end, how, sizeof how),
+                  end.code > 0 ? ": its own message stands on stderr" : "");
     }
-    return worst;
+}
+
+static void kill_all(const flock_t *flock)
+{
+    for (uint32_t r = 0; r < flock->bench->world; r++)
+        if (flock->codes[r] == RANK_RUNS) os_process_signal(&flock->ranks[r], SIGKILL);
+}
+
+/* While the ranks find each other. */
+static inspan_status_t look_after(void *context, inspan_error_t *err)
+{
+    flock_t *flock = context;
+    note_ends(flock);
+    if (flock->worst != CLI_EXIT_OK) {
+        *err = flock->err;
+        return err->status;
+    }
+    if (interrupt_wait(flock->interrupt, 0) == 0) return INSPAN_OK;
+    return error_set(err, INSPAN_ABORTED, "interrupted");
+}
+
+/* Until all have ended; a failure ends the others after a moment in which they can say theirs. */
+static inspan_status_t await_all(flock_t *flock, inspan_error_t *err)
+{
+    ns_t kill_at = INT64_MAX;
+    bool stop = false;
+    while (flock->running > 0) {
+        note_ends(flock);
+        if (flock->worst != CLI_EXIT_OK && kill_at == INT64_MAX) kill_at = os_now() + 3 * NS_PER_S;
+        stop = stop || interrupt_wait(flock->interrupt, flock->running > 0 ? 10 * NS_PER_MS : 0) > 0;
+        if (stop || os_now() >= kill_at) kill_all(flock);
+    }
+    if (stop) return error_set(err, INSPAN_ABORTED, "interrupted");
+    if (flock->worst != CLI_EXIT_OK) *err = flock->err;
+    return flock->worst != CLI_EXIT_OK ? err->status : INSPAN_OK;
 }
 
 static inspan_status_t open_lab(const bench_t *bench, lab_t **lab, inspan_error_t *err)
@@ -395,9 +439,9 @@ static inspan_status_t open_lab(const bench_t *bench, lab_t **lab, inspan_error_
 static int run_local(const bench_t *bench)
 {
     inspan_error_t err = {0};
-    flock_t flock = {.bench = bench};
-    bench_group_t group = {.world = (uint32_t)bench->world};
     interrupt_t interrupt;
+    flock_t flock = {.bench = bench, .interrupt = &interrupt};
+    bench_group_t group = {.world = (uint32_t)bench->world};
     int listener = -1;
     uint16_t port = 0;
     char meeting[128];
@@ -411,19 +455,26 @@ static int run_local(const bench_t *bench)
     for (uint32_t r = 0; r < bench->world && status == INSPAN_OK; r++)
         status = start_rank(&flock, r, meeting, &err);
     if (status == INSPAN_OK && bench->world > 1)
-        status = bench_serve(listener, &group, false, RENDEZVOUS, &err);
-    if (status != INSPAN_OK)
-        for (uint32_t r = 0; r < bench->world; r++) os_process_signal(&flock.ranks[r], SIGKILL);
-    const int worst = await_all(&flock, &interrupt);
+        status = bench_serve(listener, &group, false, RENDEZVOUS, look_after, &flock, &err);
+    inspan_error_t later = {0};
+    if (status != INSPAN_OK) kill_all(&flock);
+    const inspan_status_t ended = await_all(&flock, &later);
+    if (status == INSPAN_OK && ended != INSPAN_OK) {
+        status = ended;
+        err = later;
+    }
     if (listener >= 0) close(listener);
     lab_close(flock.lab);
     interrupt_close(&interrupt);
-    return status == INSPAN_OK ? worst : cli_fail(&err, bench->json);
+    if (status == INSPAN_OK) return CLI_EXIT_OK;
+    const int code = cli_fail(&err, bench->json);
+    if (status == INSPAN_ABORTED) return CLI_EXIT_JOB;
+    return status == INSPAN_JOB_FAILED ? flock.worst : code;
 }
 
 int cmd_bench(int argc, char **argv)
 {
-    bench_t bench = {.iterations = 20, .bytes = "4K,1M,25M", .schedule = "auto"};
+    bench_t bench = {.rank = NO_RANK, .iterations = 20, .bytes = "4K,1M,25M", .schedule = "auto"};
     const cli_option_t options[] = {
         {"local", 0, CLI_COUNT, "N", "start all N ranks on this machine", &bench.local, 1, BENCH_WORLD_MAX},
         OPTION_CPU(&bench.cpu),
@@ -449,10 +500,11 @@ int cmd_bench(int argc, char **argv)
     const int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
     if (code >= 0) return code;
     inspan_error_t err = {0};
-    inspan_status_t status = parse(&bench, &err);
-    if (status == INSPAN_OK && strcmp(operands.items[0], "allreduce") != 0)
+    inspan_status_t status = INSPAN_OK;
+    if (strcmp(operands.items[0], "allreduce") != 0)
         status =
-            error_set(&err, INSPAN_INVALID, "bench %s: there is only bench allreduce", operands.items[0]);
+            error_set(&err, INSPAN_INVALID, "bench %.60s: there is only bench allreduce", operands.items[0]);
+    if (status == INSPAN_OK) status = parse(&bench, &err);
     if (status != INSPAN_OK) return cli_fail_user(&err, bench.json);
     return bench.local > 0 ? run_local(&bench) : run_rank(&bench);
 }
