@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/rng.h"
@@ -269,6 +270,20 @@ static void make_file(const fixture_t *fixture, const char *name, size_t bytes, 
     free(data);
 }
 
+typedef struct told {
+    uint64_t last, bytes;
+    int calls;
+} told_t;
+
+static void on_progress(void *context, uint64_t sent, uint64_t bytes)
+{
+    told_t *told = context;
+    if (told->calls++ == 0) assert_int_equal(sent, 0);
+    assert_true(sent >= told->last && sent <= bytes);
+    told->last = sent;
+    told->bytes = bytes;
+}
+
 static void files_go_there_and_back(void **state)
 {
     fixture_t *fixture = *state;
@@ -281,8 +296,13 @@ static void files_go_there_and_back(void **state)
         snprintf(back, sizeof back, "%s/back", fixture->folder);
         assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
         assert_int_equal(bytes, sizes[i]);
-        if (exchange_put(fixture->client, path, hash, bytes, NULL, &err) != INSPAN_OK)
+        told_t told = {0};
+        const exchange_put_options_t options = {.progress = on_progress, .context = &told};
+        if (exchange_put(fixture->client, path, hash, bytes, &options, &err) != INSPAN_OK)
             fail_msg("%s", err.text);
+        assert_int_equal(told.last, bytes);
+        assert_int_equal(told.bytes, bytes);
+        assert_true((uint64_t)told.calls >= 1 + (bytes + EXCHANGE_CHUNK - 1) / EXCHANGE_CHUNK);
         assert_int_equal(fixture->fake.stored_bytes, sizes[i]);
         int puts = atomic_load(&fixture->fake.puts);
         assert_int_equal(exchange_put(fixture->client, path, hash, bytes, NULL, &err), INSPAN_OK);
@@ -312,6 +332,12 @@ static void damaged_files_are_refused(void **state)
     assert_int_equal(exchange_put(fixture->client, path, "third", bytes + 1, NULL, &err), INSPAN_CORRUPT);
     assert_int_equal(exchange_hash("/no/such/file", hash, &bytes, &err), INSPAN_NOT_FOUND);
     assert_int_equal(exchange_hash("/tmp", hash, &bytes, &err), INSPAN_IO);
+    snprintf(path, sizeof path, "%s/pipe", fixture->folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(30); /* a pipe that nobody writes does not hold us */
+    assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_IO);
+    alarm(0);
+    assert_non_null(strstr(err.text, "not a plain file"));
 }
 
 static void results_stay_in_their_folder(void **state)
@@ -460,7 +486,7 @@ static void progress_lines(void **state)
     char line[256];
     Inspan__V1__Progress progress = INSPAN__V1__PROGRESS__INIT;
     progress.steps = 500;
-    watch_format(&progress, 48, line, sizeof line);
+    watch_format(&progress, 48, 100, line, sizeof line);
     assert_string_equal(line, "step 0/500");
     progress.step = 120;
     progress.loss = 2.31;
@@ -468,8 +494,14 @@ static void progress_lines(void **state)
     progress.samples_per_s = 480;
     progress.compute_s = 3;
     progress.exposed_comm_s = 1;
-    watch_format(&progress, 48, line, sizeof line);
+    watch_format(&progress, 48, 100, line, sizeof line);
     assert_string_equal(line, "step 120/500  loss 2.3100  480 samples/s  comm 25 %  left 38.0 s");
+    progress.samples_per_s = progress.exposed_comm_s = 0;
+    progress.validation_loss = 2.4;
+    watch_format(&progress, 48, 100, line, sizeof line); /* an older one is told as such */
+    assert_string_equal(line, "step 120/500  loss 2.3100  held-out 2.4000 (step 100)  comm 0 %");
+    watch_format(&progress, 48, 120, line, sizeof line);
+    assert_string_equal(line, "step 120/500  loss 2.3100  held-out 2.4000  comm 0 %");
 }
 
 static void job_numbers(void **state)

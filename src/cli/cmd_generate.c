@@ -25,18 +25,23 @@ static void emit(void *context, uint8_t byte)
     }
 }
 
-/* The folder of a model, given itself or by its file. */
-static void model_folder(const char *given, char *folder, size_t size)
+/* The folder of a model, given itself or by its file: config.json lies beside it. */
+static inspan_status_t model_folder(const char *given, char folder[PLACE_PATH_MAX], inspan_error_t *err)
 {
-    static const char file[] = ".safetensors";
-    size_t length = strlen(given);
-    snprintf(folder, size, "%s", given);
-    if (length < sizeof file - 1 || strcmp(given + length - (sizeof file - 1), file) != 0) return;
+    static const char file[] = "model.safetensors", ending[] = ".safetensors";
+    const size_t length = strlen(given);
+    if (length >= PLACE_PATH_MAX) return error_set(err, INSPAN_INVALID, "the model's path is too long");
+    snprintf(folder, PLACE_PATH_MAX, "%s", given);
+    if (length < strlen(ending) || strcmp(given + length - strlen(ending), ending) != 0) return INSPAN_OK;
     char *slash = strrchr(folder, '/');
+    if (strcmp(slash != NULL ? slash + 1 : folder, file) != 0)
+        return error_set(err, INSPAN_INVALID,
+                         "%.300s: expected a folder with %s and config.json, or that file", given, file);
     if (slash == NULL)
-        snprintf(folder, size, ".");
+        snprintf(folder, PLACE_PATH_MAX, ".");
     else
         slash[slash == folder] = '\0';
+    return INSPAN_OK;
 }
 
 static uint32_t own_threads(void)
@@ -52,12 +57,8 @@ static uint32_t own_threads(void)
 static int finish_json(output_t *output, const char *prompt, uint64_t tokens)
 {
     json_t *object = json_object();
-    for (size_t i = 0; i < output->text.n; i++) /* bytes are tokens: they need not be UTF-8 */
-        if ((unsigned char)output->text.items[i] >= 0x80 || output->text.items[i] == '\0')
-            output->text.items[i] = '?';
-    (void)VEC_PUSH(&output->text, '\0');
     json_set_string(object, "prompt", prompt);
-    json_set_string(object, "text", output->text.items);
+    show_set_bytes(object, "text", output->text.items, output->text.n); /* bytes are tokens */
     json_set_number(object, "tokens", (double)tokens);
     vec_free(&output->text);
     return show_print_json(object);
@@ -111,8 +112,10 @@ int cmd_generate(int argc, char **argv)
     nn_model_t *model = NULL;
     nn_generate_options_t generate = {
         .tokens = (uint32_t)tokens, .top_k = (uint32_t)top_k, .temperature = temperature, .seed = seed};
-    model_folder(operands.items[0], folder, sizeof folder);
-    inspan_status_t status = nn_model_load(folder, 1, own_threads(), &model, &err);
+    inspan_status_t status = model_folder(operands.items[0], folder, &err);
+    if (status == INSPAN_OK) status = nn_model_load(folder, 1, own_threads(), &model, &err);
+    if (status == INSPAN_NOT_FOUND)
+        error_prefix(&err, "%.200s holds no model that inspan train wrote", folder);
     if (status == INSPAN_OK && !output.json) fputs(prompt, stdout);
     if (status == INSPAN_OK) status = nn_generate(model, prompt, &generate, emit, &output, &err);
     if (model != NULL) nn_model_close(model);

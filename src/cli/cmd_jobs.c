@@ -1,5 +1,6 @@
 /* jobs, job N, cancel N */
 #include <inttypes.h>
+#include <string.h>
 
 #include "cli/client.h"
 #include "cli/common_options.h"
@@ -85,7 +86,9 @@ int cmd_job(int argc, char **argv)
 
 static void show_cancelled(const Inspan__V1__JobInfo *job)
 {
-    printf("job %" PRIu64 ": %s\n", job->id, watch_has_ended(job) ? job->state : "is being cancelled");
+    const bool cancelled = strcmp(job->state, "cancelled") == 0;
+    printf("job %" PRIu64 "%s: %s\n", job->id, watch_has_ended(job) && !cancelled ? " has ended already" : "",
+           watch_has_ended(job) ? job->state : "is being cancelled");
 }
 
 int cmd_cancel(int argc, char **argv)

@@ -21,15 +21,8 @@ typedef struct printer {
 static void print_json_line(uint32_t rank, const char *text, size_t n)
 {
     json_t *object = json_object();
-    char *clean = malloc(n + 1);
-    if (clean != NULL) {
-        for (size_t i = 0; i < n; i++)
-            clean[i] = (unsigned char)text[i] < 0x80 && text[i] != '\0' ? text[i] : '?';
-        clean[n] = '\0';
-    }
     json_set_number(object, "rank", rank);
-    json_set_string(object, "text", clean);
-    free(clean);
+    show_set_bytes(object, "text", text, n);
     show_print_json(object);
 }
 

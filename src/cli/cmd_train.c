@@ -25,6 +25,7 @@ typedef struct train {
     cluster_t *cluster; /* of --local */
     rpc_client_t *client;
     Inspan__V1__JobInfo *job; /* as it ended */
+    bool fetched;             /* all its results lie in checkpoint.dir */
 } train_t;
 
 /* All agents of a private cluster take part, unless the job file allows fewer. */
@@ -49,6 +50,7 @@ static inspan_status_t check_options(train_t *train, char *nodes, inspan_error_t
     if (train->local > 0 && (train->place.manager != NULL || train->place.token != NULL))
         return error_set(err, INSPAN_INVALID,
                          "--local has a cluster of its own: --manager and --token do not go with it");
+    if (!train->detach && submit_check_results(train->submit, err) != INSPAN_OK) return err->status;
     if (nodes != NULL) return submit_pin(train->submit, nodes, err);
     return train->local > 0 ? fit_to_local(train, err) : INSPAN_OK;
 }
@@ -72,43 +74,62 @@ static inspan_status_t connect_cluster(train_t *train, inspan_error_t *err)
     return status;
 }
 
+/* The job has ended and its results could not be written here: what to do about it. */
+static inspan_status_t tell_where_results_are(const train_t *train, inspan_error_t *err)
+{
+    char text[INSPAN_ERROR_TEXT];
+    snprintf(text, sizeof text, "%s", err->text);
+    if (train->cluster != NULL && train->place.folder == NULL)
+        return error_set(err, err->status, "%.400s; the private cluster ends, and the results with it", text);
+    return error_set(err, err->status,
+                     "%.400s; the manager keeps the results for a day: inspan results %" PRIu64 " FOLDER",
+                     text, train->job->id);
+}
+
 static inspan_status_t run(train_t *train, inspan_error_t *err)
 {
     uint64_t id = 0;
     watch_options_t watch = {.global_batch = train->submit->job.train.global_batch,
+                             .evaluate_every = train->submit->job.train.evaluate_every,
                              .interrupt = &train->interrupt,
                              .cluster = NULL};
     inspan_status_t status = connect_cluster(train, err);
     if (status == INSPAN_OK) status = submit_send(train->submit, train->client, &train->interrupt, &id, err);
     if (status != INSPAN_OK) return status;
     if (train->detach) {
-        json_t *object = json_object();
-        json_set_number(object, "job", (double)id);
-        if (train->json)
+        if (train->json) {
+            json_t *object = json_object();
+            json_set_number(object, "job", (double)id);
             show_print_json(object);
-        else
-            printf("job %" PRIu64 " is submitted (inspan job %" PRIu64 " shows it)\n", id, id),
-                json_free(object);
+        } else {
+            printf("job %" PRIu64 " is submitted (inspan job %" PRIu64 " shows it, inspan results %" PRIu64
+                   " fetches what it writes)\n",
+                   id, id, id);
+        }
         return INSPAN_OK;
     }
     fprintf(stderr, "job %" PRIu64 " (%s) is submitted\n", id, train->submit->job.name);
     watch.cluster = train->cluster;
     status = watch_job(train->client, id, &watch, &train->job, err);
-    if (status == INSPAN_OK) status = results_fetch(train->client, train->job, train->submit->results, err);
-    return status;
+    if (status != INSPAN_OK) return status;
+    status = results_fetch(train->client, train->job, train->submit->results, err);
+    train->fetched = status == INSPAN_OK;
+    return train->fetched ? INSPAN_OK : tell_where_results_are(train, err);
 }
 
-/* What is left to say once the job has ended; the exit code. */
-static int conclude(const train_t *train)
+/* What is left to say once the job has ended; lost: why its results are not here, or NULL. The exit code. */
+static int conclude(const train_t *train, const inspan_error_t *lost)
 {
     bool done = strcmp(train->job->state, "done") == 0;
     json_t *summary = summary_json(train->job);
     if (train->json) {
-        json_set_string(summary, "results", train->job->n_results > 0 ? train->submit->results : NULL);
+        const bool written = train->fetched && train->job->n_results > 0;
+        json_set_string(summary, "results", written ? train->submit->results : NULL);
+        if (lost != NULL) json_set(summary, "error", cli_error_json(lost));
         if (show_print_json(summary) != CLI_EXIT_OK) return CLI_EXIT_CLUSTER;
     } else {
         summary_print(stdout, summary);
-        for (size_t i = 0; i < train->job->n_results; i++)
+        for (size_t i = 0; train->fetched && i < train->job->n_results; i++)
             printf("  wrote %s/%s\n", train->submit->results, train->job->results[i]->name);
         json_free(summary);
     }
@@ -132,10 +153,12 @@ static int train_checked(train_t *train)
     }
     inspan_status_t status = run(train, &err);
     int code = CLI_EXIT_OK;
-    if (train->job != NULL) code = conclude(train);
+    if (train->job != NULL) code = conclude(train, status != INSPAN_OK ? &err : NULL);
     if (status == INSPAN_ABORTED) code = CLI_EXIT_JOB;
     if (status != INSPAN_OK) {
         int failed = cli_fail(&err, train->json && train->job == NULL);
+        if (train->job != NULL && status == INSPAN_IO)
+            failed = CLI_EXIT_USER; /* the disk here, not the cluster */
         if (code == CLI_EXIT_OK) code = failed;
     }
     client_free(train->job);
@@ -149,27 +172,28 @@ int cmd_train(int argc, char **argv)
 {
     train_t train = {0};
     cli_list_t set = {0};
-    const cli_option_t options[] = {{.name = "set",
-                                     .type = CLI_LIST,
-                                     .argument = "KEY=VALUE",
-                                     .help = "override a field, as in train.steps=50",
-                                     .value = &set},
-                                    {.name = "nodes",
-                                     .type = CLI_TEXT,
-                                     .argument = "A,B",
-                                     .help = "run on these nodes",
-                                     .value = &train.nodes},
-                                    OPTION_LOCAL(&train.local),
-                                    OPTION_CPU(&train.cpu),
-                                    OPTION_LINK(&train.link),
-                                    {.name = "detach",
-                                     .type = CLI_FLAG,
-                                     .help = "submit and return; inspan job N shows it then",
-                                     .value = &train.detach},
-                                    OPTION_MANAGER(&train.place),
-                                    OPTION_TOKEN(&train.place),
-                                    OPTION_DIR(&train.place),
-                                    OPTION_JSON(&train.json)};
+    const cli_option_t options[] = {
+        {.name = "set",
+         .type = CLI_LIST,
+         .argument = "KEY=VALUE",
+         .help = "override a field, as in train.steps=50",
+         .value = &set},
+        {.name = "nodes",
+         .type = CLI_TEXT,
+         .argument = "A,B",
+         .help = "run on these nodes",
+         .value = &train.nodes},
+        OPTION_LOCAL(&train.local),
+        OPTION_CPU(&train.cpu),
+        OPTION_LINK(&train.link),
+        {.name = "detach",
+         .type = CLI_FLAG,
+         .help = "submit and return; inspan job N shows it, inspan results N fetches",
+         .value = &train.detach},
+        OPTION_MANAGER(&train.place),
+        OPTION_TOKEN(&train.place),
+        OPTION_DIR(&train.place),
+        OPTION_JSON(&train.json)};
     cli_operands_t operands;
     int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
     if (code >= 0) return code;

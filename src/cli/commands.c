@@ -10,7 +10,8 @@ const cli_command_t cli_commands[] = {
      "  inspan join 192.168.1.5 --token 7f3a...", cmd_join},
     {"train", "FILE.yaml [options]", "Train the model that a job file describes",
      "Progress goes to stderr, the summary to stdout (with --json: one object). Results are written to\n"
-     "checkpoint.dir beside the job file. With --local N no cluster is needed: a private one with N agents\n"
+     "checkpoint.dir. Relative paths in the job file start at its folder, those given by --set at the\n"
+     "current one. With --local N no cluster is needed: a private one with N agents\n"
      "runs the job on this machine and is taken down. Ctrl-C cancels the job.",
      "  inspan train gpt.yaml --set train.steps=50\n  inspan train gpt.yaml --local 3 --json", cmd_train},
     {"nodes", "[options]", "List the nodes and what they have", NULL, "  inspan nodes --json", cmd_nodes},
@@ -20,6 +21,9 @@ const cli_command_t cli_commands[] = {
      "Each line has its rank before it; with --rank R that rank's output is printed as it is.",
      "  inspan logs 3 -f\n  inspan logs 3 --rank 0 --tail 4K", cmd_logs},
     {"cancel", "N [options]", "Stop a job", NULL, "  inspan cancel 3", cmd_cancel},
+    {"results", "N [FOLDER] [options]", "Fetch what a job has written",
+     "Into FOLDER (default: out). inspan train does this by itself; for --detach, or when it could not.",
+     "  inspan results 3\n  inspan results 3 /mnt/models/gpt --json", cmd_results},
     {"generate", "FOLDER|model.safetensors [options]", "Let a trained GPT write", NULL,
      "  inspan generate out --prompt \"In the beginning\" --tokens 300 --temperature 0.8", cmd_generate},
     {"bench", "allreduce [options]", "Measure collectives between ranks",

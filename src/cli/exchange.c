@@ -22,17 +22,20 @@ typedef struct source {
     uint8_t *buffer; /* (EXCHANGE_CHUNK) */
 } source_t;
 
+/* Without O_NONBLOCK a named pipe would hold us until somebody writes. */
 static inspan_status_t open_source(const char *path, source_t *source, inspan_error_t *err)
 {
     struct stat info;
-    *source = (source_t){.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    *source = (source_t){.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (source->fd < 0)
         return error_set_errno(err, errno == ENOENT ? INSPAN_NOT_FOUND : INSPAN_IO, "%s", path);
-    if (fstat(source->fd, &info) == 0 && S_ISREG(info.st_mode)) source->buffer = malloc(EXCHANGE_CHUNK);
+    bool plain = fstat(source->fd, &info) == 0 && S_ISREG(info.st_mode);
+    if (plain) source->buffer = malloc(EXCHANGE_CHUNK);
     if (source->buffer != NULL) return INSPAN_OK;
     close(source->fd);
     source->fd = -1;
-    return error_set(err, INSPAN_IO, "%s: not a plain file, or no memory to read it", path);
+    if (plain) return error_set(err, INSPAN_NO_MEMORY, "%s: no memory to read it", path);
+    return error_set(err, INSPAN_IO, "%s: not a plain file", path);
 }
 
 static void close_source(source_t *source)
@@ -94,11 +97,12 @@ static inspan_status_t is_there(rpc_client_t *client, const char *hash, uint64_t
 }
 
 static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const char *hash, uint64_t bytes,
-                                   interrupt_t *interrupt, inspan_error_t *err)
+                                   const exchange_put_options_t *options, inspan_error_t *err)
 {
     uint64_t sent = 0;
     size_t n = 1;
     inspan_status_t status = INSPAN_OK;
+    if (options->progress != NULL) options->progress(options->context, 0, bytes);
     do { /* an empty file is one empty chunk */
         Inspan__V1__FileChunk chunk = INSPAN__V1__FILE_CHUNK__INIT;
         status = read_source(source, &n, err);
@@ -108,9 +112,11 @@ static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const
         chunk.data = (ProtobufCBinaryData){.len = n, .data = source->buffer};
         sent += n;
         if (sent > bytes) break;
-        if (interrupt != NULL && interrupt_wait(interrupt, 0) > 0)
+        if (options->interrupt != NULL && interrupt_wait(options->interrupt, 0) > 0)
             return error_set(err, INSPAN_ABORTED, "interrupted while %s was sent", source->path);
         status = rpc_stream_send(stream, &chunk.base, EXCHANGE_BOUND, err);
+        if (status == INSPAN_OK && options->progress != NULL)
+            options->progress(options->context, sent, bytes);
     } while (status == INSPAN_OK && n > 0);
     if (status == INSPAN_OK && sent != bytes)
         return error_set(err, INSPAN_CORRUPT, "%s changed while it was sent: had %" PRIu64 " bytes",
@@ -119,8 +125,9 @@ static inspan_status_t send_chunks(rpc_stream_t *stream, source_t *source, const
 }
 
 inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char *hash, uint64_t bytes,
-                             interrupt_t *interrupt, inspan_error_t *err)
+                             const exchange_put_options_t *options, inspan_error_t *err)
 {
+    static const exchange_put_options_t none = {0};
     bool there = false;
     inspan_status_t status = is_there(client, hash, bytes, &there, err);
     if (status != INSPAN_OK || there) return status;
@@ -131,7 +138,8 @@ inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char 
     ProtobufCMessage *reply = NULL;
     status =
         rpc_stream_open(client, "/inspan.v1.Files/Put", &inspan__v1__file_stat__descriptor, &stream, err);
-    if (status == INSPAN_OK) status = send_chunks(stream, &source, hash, bytes, interrupt, err);
+    if (status == INSPAN_OK)
+        status = send_chunks(stream, &source, hash, bytes, options != NULL ? options : &none, err);
     if (status == INSPAN_OK) {
         rpc_stream_half_close(stream);
         status = rpc_stream_next(stream, EXCHANGE_BOUND, &reply, err);

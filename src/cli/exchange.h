@@ -13,10 +13,19 @@
 inspan_status_t exchange_hash(const char *path, char hash[EXCHANGE_HASH_SIZE], uint64_t *bytes,
                               inspan_error_t *err);
 
-/* Send the file unless the manager has it; interrupt may be NULL. CORRUPT: it changed meanwhile; ABORTED:
- * interrupted; what the calls give. */
+/* Called before the first chunk and after each one. */
+typedef void (*exchange_progress_fn)(void *context, uint64_t sent, uint64_t bytes);
+
+typedef struct exchange_put_options {
+    interrupt_t *interrupt;        /* NULL: none */
+    exchange_progress_fn progress; /* NULL: none */
+    void *context;                 /* of progress */
+} exchange_put_options_t;
+
+/* Send the file unless the manager has it. CORRUPT: it changed meanwhile; ABORTED: interrupted; what the
+ * calls give. */
 inspan_status_t exchange_put(rpc_client_t *client, const char *path, const char *hash, uint64_t bytes,
-                             interrupt_t *interrupt, inspan_error_t *err);
+                             const exchange_put_options_t *options, inspan_error_t *err);
 
 /* Fetch into path, whole or not at all; the hash is checked. CORRUPT, IO, what the calls give. */
 inspan_status_t exchange_get(rpc_client_t *client, const char *hash, uint64_t bytes, const char *path,

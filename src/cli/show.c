@@ -283,6 +283,12 @@ void show_job(FILE *out, const Inspan__V1__JobInfo *job)
     if (job->started_wall_ns != 0) fprintf(out, ", %s", run_time(job, text, sizeof text));
     if (reason[0] != '\0') fprintf(out, "\n  %s", table_clean(reason));
     fputc('\n', out);
+    for (size_t i = 0; i < job->n_results; i++) {
+        char file[256];
+        snprintf(file, sizeof file, "%s", job->results[i]->name);
+        fprintf(out, "  result %s, %s (inspan results %" PRIu64 " fetches it)\n", table_clean(file),
+                units_format_size(job->results[i]->bytes, text, sizeof text), job->id);
+    }
     if (job->n_ranks == 0) return;
     table_t *table = table_open(headings);
     for (size_t i = 0; table != NULL && i < job->n_ranks; i++) {
@@ -297,6 +303,15 @@ void show_job(FILE *out, const Inspan__V1__JobInfo *job)
     }
     if (table != NULL) table_print(table, out);
     table_close(table);
+}
+
+void show_set_bytes(json_t *object, const char *key, const char *bytes, size_t n)
+{
+    char *text = malloc(n + 1);
+    for (size_t i = 0; text != NULL && i < n; i++) text[i] = bytes[i] != '\0' ? bytes[i] : '\xff';
+    if (text != NULL) text[n] = '\0';
+    json_set_string(object, key, text);
+    free(text);
 }
 
 int show_print_json(json_t *value)

@@ -19,6 +19,9 @@ void show_job(FILE *out, const Inspan__V1__JobInfo *job);
 
 json_t *show_failure_json(const Inspan__V1__Failure *failure); /* NULL: null */
 
+/* Foreign bytes as a string member: what is no UTF-8, and a byte 0, becomes U+FFFD. */
+void show_set_bytes(json_t *object, const char *key, const char *bytes, size_t n);
+
 /* Print the value on one line to stdout and free it; the exit code: 0, or 2 when out of memory. */
 int show_print_json(json_t *value);
 

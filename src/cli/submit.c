@@ -1,20 +1,44 @@
 #include "cli/submit.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cli/client.h"
 #include "cli/job_file.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "platform/os/os_time.h"
 
 #define CONFIG_MAX 32768
 
 /* ---- Reading and checking -------------------------------------------------------------------- */
 
-static inspan_status_t override(job_config_t *job, const cli_list_t *set, inspan_error_t *err)
+/* The fields that are paths. */
+typedef enum path_field { DATA_PATH, DATA_LABELS, CHECKPOINT_DIR, PATH_FIELDS } path_field_t;
+static const char *const path_keys[PATH_FIELDS] = {"data.path", "data.labels", "checkpoint.dir"};
+
+/* Where each path starts: the job file's folder, or "." for one that --set gives. */
+typedef struct bases {
+    const char *folder[PATH_FIELDS];
+} bases_t;
+
+/* As the parser of job files sees to it there. */
+static bool is_utf8(const char *text)
+{
+    size_t left = strlen(text), n = 0;
+    for (; left > 0 && (n = utf8_length(text, left)) > 0; text += n) left -= n;
+    return left == 0;
+}
+
+static inspan_status_t override(job_config_t *job, const cli_list_t *set, bases_t *bases, inspan_error_t *err)
 {
     for (uint32_t i = 0; i < set->n; i++) {
         char key[96];
@@ -23,11 +47,15 @@ static inspan_status_t override(job_config_t *job, const cli_list_t *set, inspan
             return error_set(err, INSPAN_INVALID, "--set %.80s: expected KEY=VALUE as in train.steps=50",
                              set->items[i]);
         snprintf(key, sizeof key, "%.*s", (int)(equals - set->items[i]), set->items[i]);
-        inspan_status_t status = job_set(job, key, equals + 1, err);
+        inspan_status_t status = is_utf8(equals + 1)
+                                     ? job_set(job, key, equals + 1, err)
+                                     : error_set(err, INSPAN_INVALID, "%s: the value is not UTF-8", key);
         if (status != INSPAN_OK) {
             error_prefix(err, "--set");
             return status;
         }
+        for (path_field_t field = 0; field < PATH_FIELDS; field++)
+            if (strcmp(key, path_keys[field]) == 0) bases->folder[field] = ".";
     }
     return INSPAN_OK;
 }
@@ -42,14 +70,15 @@ static inspan_status_t resolve(const char *folder, const char *path, char out[PL
     return error_set(err, INSPAN_INVALID, "path %.100s... is too long", path);
 }
 
-static inspan_status_t add_data(submit_t *submit, const char *key, const char *path, inspan_error_t *err)
+static inspan_status_t add_data(submit_t *submit, const bases_t *bases, path_field_t field, const char *path,
+                                inspan_error_t *err)
 {
     submit_data_t *data = &submit->data[submit->n_data];
-    data->key = key;
-    inspan_status_t status = resolve(submit->folder, path, data->path, err);
+    data->key = path_keys[field];
+    inspan_status_t status = resolve(bases->folder[field], path, data->path, err);
     if (status == INSPAN_OK) status = exchange_hash(data->path, data->hash, &data->bytes, err);
     if (status == INSPAN_OK) submit->n_data++;
-    if (status != INSPAN_OK) error_prefix(err, "%s", key);
+    if (status != INSPAN_OK) error_prefix(err, "%s", data->key);
     return status;
 }
 
@@ -82,26 +111,50 @@ static inspan_status_t check_memory(submit_t *submit, const nn_model_config_t *m
 inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t *submit, inspan_error_t *err)
 {
     nn_model_config_t model = {0};
+    bases_t bases;
     const char *slash = strrchr(path, '/');
     memset(submit, 0, sizeof *submit);
+    for (path_field_t field = 0; field < PATH_FIELDS; field++) bases.folder[field] = submit->folder;
     snprintf(submit->folder, sizeof submit->folder, "%.*s",
              slash == NULL ? 1 : (int)(slash - path) + (slash == path), slash == NULL ? "." : path);
     inspan_status_t status = job_file_load(path, &submit->job, err);
-    if (status == INSPAN_OK) status = override(&submit->job, set, err);
+    if (status == INSPAN_OK) status = override(&submit->job, set, &bases, err);
     if (status == INSPAN_OK && job_validate(&submit->job, err) != INSPAN_OK) {
         status = err->status;
         error_prefix(err, "%s", path);
     }
     if (status == INSPAN_OK)
-        status = resolve(submit->folder, submit->job.checkpoint.dir, submit->results, err);
-    if (status == INSPAN_OK) status = add_data(submit, "data.path", submit->job.data.path, err);
+        status = resolve(bases.folder[CHECKPOINT_DIR], submit->job.checkpoint.dir, submit->results, err);
+    if (status == INSPAN_OK) status = add_data(submit, &bases, DATA_PATH, submit->job.data.path, err);
     if (status == INSPAN_OK && submit->job.data.labels[0] != '\0')
-        status = add_data(submit, "data.labels", submit->job.data.labels, err);
+        status = add_data(submit, &bases, DATA_LABELS, submit->job.data.labels, err);
     if (status != INSPAN_OK) return status;
     job_model_config(&submit->job, &model);
     status = check_data(submit, &model, err);
     if (status == INSPAN_OK) status = check_memory(submit, &model, err);
     return status;
+}
+
+inspan_status_t submit_check_results(const submit_t *submit, inspan_error_t *err)
+{
+    char path[PLACE_PATH_MAX];
+    struct stat info;
+    snprintf(path, sizeof path, "%s", submit->results);
+    while (stat(path, &info) != 0) { /* up to the first folder that is there */
+        char *slash = strrchr(path, '/');
+        if ((errno != ENOENT && errno != ENOTDIR) || strcmp(path, ".") == 0 || slash == path)
+            return error_set_errno(err, INSPAN_IO, "checkpoint.dir %s", submit->results);
+        if (slash != NULL)
+            *slash = '\0';
+        else
+            snprintf(path, sizeof path, ".");
+    }
+    if (!S_ISDIR(info.st_mode))
+        return error_set(err, INSPAN_INVALID, "checkpoint.dir %s: %s is no folder", submit->results, path);
+    if (access(path, W_OK | X_OK) != 0)
+        return error_set_errno(err, INSPAN_IO, "checkpoint.dir %s: cannot write in %s", submit->results,
+                               path);
+    return INSPAN_OK;
 }
 
 inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err)
@@ -118,6 +171,43 @@ inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err)
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
+typedef struct sending {
+    char name[256]; /* of the file, fit for a terminal */
+    progress_t line;
+    ns_t started;
+} sending_t;
+
+static void show_sent(void *context, uint64_t sent, uint64_t bytes)
+{
+    sending_t *sending = context;
+    char line[400], done[32], all[32], rest[32], left[48] = "";
+    const double seconds = ns_to_s(os_now() - sending->started);
+    if (sent > 0 && sent < bytes && seconds > 1) {
+        const double more = seconds * (double)(bytes - sent) / (double)sent;
+        units_format_duration(more < 1e9 ? (ns_t)(more * 1e9) : INT64_MAX, rest, sizeof rest);
+        snprintf(left, sizeof left, "  left %s", rest);
+    }
+    snprintf(line, sizeof line, "sending %s: %s of %s%s", sending->name,
+             units_format_size(sent, done, sizeof done), units_format_size(bytes, all, sizeof all), left);
+    progress_show(&sending->line, line, sent == bytes);
+}
+
+static inspan_status_t put_data(const submit_data_t *data, rpc_client_t *client, interrupt_t *interrupt,
+                                inspan_error_t *err)
+{
+    sending_t sending = {.started = os_now()};
+    const char *slash = strrchr(data->path, '/');
+    const exchange_put_options_t options = {
+        .interrupt = interrupt, .progress = show_sent, .context = &sending};
+    snprintf(sending.name, sizeof sending.name, "%.255s", slash != NULL ? slash + 1 : data->path);
+    table_clean(sending.name);
+    progress_open(&sending.line);
+    sending.line.shown_at = sending.started; /* where stderr is no terminal: only what takes long */
+    inspan_status_t status = exchange_put(client, data->path, data->hash, data->bytes, &options, err);
+    progress_end(&sending.line);
+    return status;
+}
+
 static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client, Inspan__V1__DataFile *file,
                                  char absolute[PATH_MAX], interrupt_t *interrupt, inspan_error_t *err)
 {
@@ -127,7 +217,7 @@ static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client
     file->bytes = data->bytes;
     file->path = absolute;
     file->fetch = data->bytes <= SUBMIT_PUT_LIMIT;
-    if (file->fetch) return exchange_put(client, data->path, data->hash, data->bytes, interrupt, err);
+    if (file->fetch) return put_data(data, client, interrupt, err);
     fprintf(stderr, "%s is larger than %" PRIu64 " MB: it must lie at %s on every node\n", data->path,
             SUBMIT_PUT_LIMIT / 1000000, absolute);
     return INSPAN_OK;

@@ -1,6 +1,8 @@
 /*
  * From a job file to a running job: read and check everything that can be checked on this machine (fields,
  * data, model size) before anything is sent; then data to the manager, then the job.
+ *
+ * Relative paths in the job file start at its folder, those that --set gives at the current one.
  */
 #ifndef CLI_SUBMIT_H
 #define CLI_SUBMIT_H
@@ -23,7 +25,7 @@ typedef struct submit_data {
 
 typedef struct submit {
     job_config_t job;
-    char folder[PLACE_PATH_MAX];  /* of the job file: relative paths start here */
+    char folder[PLACE_PATH_MAX];  /* of the job file */
     char results[PLACE_PATH_MAX]; /* checkpoint.dir */
     submit_data_t data[SUBMIT_DATA_MAX];
     uint32_t n_data;
@@ -37,10 +39,14 @@ typedef struct submit {
 inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t *submit,
                                inspan_error_t *err);
 
+/* Whether results can be written to checkpoint.dir, before hours of training; makes nothing. INVALID, IO. */
+inspan_status_t submit_check_results(const submit_t *submit, inspan_error_t *err);
+
 /* "A,B" -> pinned nodes; the text is cut up in place and must outlive submit. INVALID. */
 inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err);
 
-/* Send the data unless it is there, and the job. *id: its number. ABORTED: interrupted before. */
+/* Send the data unless it is there (with a progress line on stderr), and the job. *id: its number. ABORTED:
+ * interrupted before. */
 inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interrupt_t *interrupt,
                             uint64_t *id, inspan_error_t *err);
 

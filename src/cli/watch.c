@@ -6,15 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "cli/progress.h"
 #include "cli/table.h"
 #include "platform/os/os_time.h"
 
 #define LOOK_PERIOD (100 * NS_PER_MS)
-#define PLAIN_EVERY (5 * NS_PER_S) /* a progress line where stderr is no terminal */
 #define AWAY_BOUND  (60 * NS_PER_S)
 #define RETRY_AFTER (500 * NS_PER_MS)
 
@@ -22,9 +20,10 @@ typedef struct watch {
     rpc_client_t *client;
     uint64_t id;
     const watch_options_t *options;
-    bool terminal, line_open; /* a line stands on the terminal without its end */
-    ns_t plain_at;            /* when the last plain line was written */
-    uint64_t plain_step;
+    progress_t progress;
+    uint64_t shown_step; /* of the last plain line */
+    double held_out;     /* the last held-out loss */
+    uint64_t held_out_step;
     uint32_t interrupts;
     rpc_stream_t *stream;
     ns_t away_since, retry_at;    /* the manager's; 0: it answers */
@@ -47,13 +46,16 @@ static void append(char *text, size_t size, const char *format, ...)
     va_end(args);
 }
 
-void watch_format(const Inspan__V1__Progress *progress, uint64_t global_batch, char *text, size_t size)
+void watch_format(const Inspan__V1__Progress *progress, uint64_t global_batch, uint64_t held_out_step,
+                  char *text, size_t size)
 {
     double busy = progress->compute_s + progress->exposed_comm_s + progress->input_s;
     snprintf(text, size, "step %" PRIu64 "/%" PRIu64, progress->step, progress->steps);
     if (progress->step > 0 && isfinite(progress->loss)) append(text, size, "  loss %.4f", progress->loss);
-    if (isfinite(progress->validation_loss) && progress->validation_loss > 0)
+    if (isfinite(progress->validation_loss) && progress->validation_loss > 0) {
         append(text, size, "  held-out %.4f", progress->validation_loss);
+        if (held_out_step != progress->step) append(text, size, " (step %" PRIu64 ")", held_out_step);
+    }
     if (progress->samples_per_s > 0)
         append(text, size, progress->samples_per_s < 10 ? "  %.2f samples/s" : "  %.0f samples/s",
                progress->samples_per_s);
@@ -69,18 +71,24 @@ void watch_format(const Inspan__V1__Progress *progress, uint64_t global_batch, c
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
-static void end_line(watch_t *watch)
-{
-    if (watch->line_open) fputc('\n', stderr);
-    watch->line_open = false;
-}
-
 static void show_text(watch_t *watch, const char *text)
 {
     char clean[600];
     snprintf(clean, sizeof clean, "%s", text);
-    end_line(watch);
+    progress_end(&watch->progress);
     fprintf(stderr, "job %" PRIu64 ": %s\n", watch->id, table_clean(clean));
+}
+
+/* A new held-out loss came with this report: it is of the last step at which one was due. */
+static void note_held_out(watch_t *watch, const Inspan__V1__Progress *progress)
+{
+    const uint64_t every = watch->options->evaluate_every;
+    const bool same = progress->validation_loss == watch->held_out;
+    if (same || !isfinite(progress->validation_loss)) return;
+    watch->held_out = progress->validation_loss;
+    watch->held_out_step = progress->step >= progress->steps ? progress->steps
+                           : every > 0                       ? progress->step - progress->step % every
+                                                             : 0;
 }
 
 static void show_progress(watch_t *watch, const Inspan__V1__JobInfo *job)
@@ -89,18 +97,18 @@ static void show_progress(watch_t *watch, const Inspan__V1__JobInfo *job)
     const Inspan__V1__Progress *progress = job->progress;
     if (progress == NULL || progress->steps == 0) return;
     bool last = progress->step >= progress->steps;
-    watch_format(progress, watch->options->global_batch, line, sizeof line);
-    if (watch->terminal) {
-        struct winsize window = {0};
-        int width =
-            ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col - 1 : 79;
-        fprintf(stderr, "\r%.*s\033[K", width, line);
-        watch->line_open = true;
-    } else if (progress->step != watch->plain_step && (last || os_now() - watch->plain_at >= PLAIN_EVERY)) {
-        fprintf(stderr, "%s\n", line);
-        watch->plain_at = os_now();
-        watch->plain_step = progress->step;
-    }
+    note_held_out(watch, progress);
+    watch_format(progress, watch->options->global_batch, watch->held_out_step, line, sizeof line);
+    if (!watch->progress.terminal && progress->step == watch->shown_step) return;
+    progress_show(&watch->progress, line, last);
+    watch->shown_step = progress->step;
+}
+
+static void show_waiting(watch_t *watch, const char *reason)
+{
+    char text[560];
+    snprintf(text, sizeof text, "waits: %.500s", reason);
+    show_text(watch, text);
 }
 
 static void take_event(watch_t *watch, Inspan__V1__JobEvent *event)
@@ -109,10 +117,14 @@ static void take_event(watch_t *watch, Inspan__V1__JobEvent *event)
         client_free(event);
         return;
     }
+    bool first = watch->latest == NULL;
     client_free(watch->latest);
     watch->latest = event;
     show_progress(watch, event->job);
     if (event->text[0] != '\0') show_text(watch, event->text);
+    /* the event that said why was sent before this stream was open */
+    else if (first && strcmp(event->job->state, "queued") == 0 && event->job->reason[0] != '\0')
+        show_waiting(watch, event->job->reason);
 }
 
 /* ---- The manager's coming and going ---------------------------------------------------------- */
@@ -202,7 +214,7 @@ static inspan_status_t on_interrupt(watch_t *watch, inspan_error_t *err)
     if (count == watch->interrupts) return INSPAN_OK;
     bool first = watch->interrupts == 0 && count == 1;
     watch->interrupts = count;
-    end_line(watch);
+    progress_end(&watch->progress);
     if (!first)
         return error_set(err, INSPAN_ABORTED,
                          "left job %" PRIu64 " behind while it is being cancelled (inspan job %" PRIu64
@@ -219,7 +231,8 @@ static inspan_status_t on_interrupt(watch_t *watch, inspan_error_t *err)
 inspan_status_t watch_job(rpc_client_t *client, uint64_t id, const watch_options_t *options,
                           Inspan__V1__JobInfo **job, inspan_error_t *err)
 {
-    watch_t watch = {.client = client, .id = id, .options = options, .terminal = isatty(STDERR_FILENO) != 0};
+    watch_t watch = {.client = client, .id = id, .options = options};
+    progress_open(&watch.progress);
     inspan_status_t status = INSPAN_OK;
     bool on = true;
     while (on && status == INSPAN_OK) {
@@ -234,7 +247,7 @@ inspan_status_t watch_job(rpc_client_t *client, uint64_t id, const watch_options
             }
         }
     }
-    end_line(&watch);
+    progress_end(&watch.progress);
     close_stream(&watch);
     if (status == INSPAN_OK) {
         *job = client_job(client, id, err); /* with the summaries */

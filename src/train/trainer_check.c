@@ -55,6 +55,7 @@ inspan_status_t trainer_evaluate(trainer_t *trainer, inspan_error_t *err)
     trainer->evaluation += os_now() - start;
     if (status != INSPAN_OK) return status;
     trainer->validation = all[0] / all[1];
+    trainer->validation_step = trainer->step;
     trainer->accuracy = all[2] / all[1];
     return INSPAN_OK;
 }

@@ -34,6 +34,7 @@ struct trainer {
     uint64_t step;    /* steps applied */
     uint64_t samples; /* of this rank */
     double loss, loss_first, validation, validation_first, accuracy;
+    uint64_t validation_step;     /* whose weights the held-out loss is of */
     uint64_t param_hash;          /* of the weights when they were last compared */
     ns_t started, ended;          /* of trainer_run */
     ns_t compute, exposed, input; /* of steps; exposed: waiting for others, comparisons of weights too */

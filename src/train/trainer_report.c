@@ -24,7 +24,11 @@ static void write_line(trainer_t *trainer, const inspan_progress_t *progress, ns
     trainer->line_at = now;
     fprintf(trainer->out, "step %" PRIu64 "/%" PRIu64, trainer->step, trainer->job.train.steps);
     if (!isnan(progress->loss)) fprintf(trainer->out, " loss %.4f", progress->loss);
-    if (!isnan(progress->validation_loss)) fprintf(trainer->out, " held-out %.4f", progress->validation_loss);
+    if (!isnan(progress->validation_loss)) {
+        fprintf(trainer->out, " held-out %.4f", progress->validation_loss);
+        if (trainer->validation_step != trainer->step)
+            fprintf(trainer->out, " (step %" PRIu64 ")", trainer->validation_step);
+    }
     if (progress->samples_per_s > 0) fprintf(trainer->out, " %.1f samples/s", progress->samples_per_s);
     ns_t running = now - trainer->started - trainer->evaluation;
     if (running > 0 && trainer->step > 0)
