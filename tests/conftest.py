@@ -33,7 +33,7 @@ class Program:
     """One run of inspan in the background."""
 
     def __init__(self, words, env, cwd):
-        self.words = [str(w) for w in words]
+        self.words = [w if isinstance(w, bytes) else str(w) for w in words]
         self.process = subprocess.Popen([str(INSPAN), *self.words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=env, cwd=cwd, stdin=subprocess.DEVNULL)
 
@@ -43,7 +43,7 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.terminate()
             out, err = self.process.communicate(timeout=20)
-            pytest.fail(f"inspan {' '.join(self.words)} did not end in {seconds} s\n{out[-2000:]}\n{err[-2000:]}")
+            pytest.fail(f"inspan {self.words} did not end in {seconds} s\n{out[-2000:]}\n{err[-2000:]}")
         return subprocess.CompletedProcess(self.words, self.process.returncode, out, err)
 
     def stop(self):
@@ -60,11 +60,11 @@ class Inspan:
         self.env = {**os.environ, "INSPAN_DIR": str(folder / "state")}
         self.env.pop("INSPAN_MANAGER", None)
 
-    def start(self, *words, env=None):
-        return Program(words, {**self.env, **(env or {})}, self.folder)
+    def start(self, *words, env=None, cwd=None):
+        return Program(words, {**self.env, **(env or {})}, cwd or self.folder)
 
-    def run(self, *words, seconds=120, env=None):
-        return self.start(*words, env=env).finish(seconds)
+    def run(self, *words, seconds=120, env=None, cwd=None):
+        return self.start(*words, env=env, cwd=cwd).finish(seconds)
 
     def json(self, *words, seconds=120):
         result = self.run(*words, "--json", seconds=seconds)

@@ -1,12 +1,17 @@
 """The command line where no cluster is needed: help, exit codes, and bad input told with its place."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import time
 
 import pytest
 
-from conftest import CLUSTER_ERROR, USER_ERROR
+from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, USER_ERROR, wait_for
 
-COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "generate", "bench", "version"]
+COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "results", "generate", "bench", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
 
@@ -43,6 +48,16 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["job", "0"], '"0" is no job\'s number'),
     (["up", "--port", "65536"], "--port 65536"),
     (["up", "--cpu", "1"], "--cpu and --link need --local N"),
+    (["up", "--address", "garbage"], "--address garbage: expected a numeric address"),
+    (["up", "--local", "2", "--name", "foo"], "does not go with --local"),
+    (["up", "--dir", "/tmp/" + 200 * "a"], "state folder is longer than 200 bytes"),
+    (["join", "host", "--token", "t", "--name", 41 * "n"], "at most 40 bytes"),
+    (["bench", "allgather"], "there is only bench allreduce"),
+    (["bench", "allreduce", "--local", "2", "--rank", "1"], "do not go with it"),
+    (["bench", "allreduce", "--local", "2", "--bytes", "1"], "multiples of 4"),
+    (["bench", "allreduce", "--local", "2", "--weights", "0,0"], "at least one must be above 0"),
+    (["generate", "out/other.safetensors"], "expected a folder with model.safetensors"),
+    (["results", "none"], "is no job's number"),
     (["up", "--data-ports", "9-8"], "--data-ports 9-8: expected A-B"),
     (["join", "host"], "no token"),
     (["join", "host:x", "--token", "t"], "the port must be a number"),
@@ -58,6 +73,36 @@ def test_what_the_user_got_wrong(inspan, words, says):
     assert result.stderr.count("\n") == 1
 
 
+def test_help_is_an_option_not_a_word(inspan):
+    """-h as the value of an option is that value."""
+    result = inspan.run("generate", "no-such-folder", "-p", "-h")
+    assert result.returncode == USER_ERROR
+    assert "no-such-folder" in result.stderr
+    assert inspan.run("train", "-h").returncode == 0
+    assert inspan.run("train", "surplus", "--help", "--local", "3").returncode == 0
+
+
+def test_an_answer_that_cannot_be_written_is_a_failure(inspan):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    for words in (["version"], ["version", "--json"], ["--version"], ["train", "--help"]):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([INSPAN, *words], env=inspan.env, stdout=full, stderr=subprocess.PIPE, text=True,
+                                    timeout=30)
+        assert result.returncode == USER_ERROR, words
+        assert "cannot write the answer: No space left" in result.stderr
+
+
+def test_closed_descriptors_are_not_taken_by_others(inspan):
+    """A socket that is opened where stdout was closed would get the output."""
+    script = f'exec "{INSPAN}" bench allreduce --local 2 --bytes 1M --iters 100000 <&- >&- 2>&-'
+    program = subprocess.Popen(["sh", "-c", script], env=inspan.env, cwd=inspan.folder)
+    wait_for(lambda: len(inspan.processes()) >= 3, 30, "both ranks run")
+    assert [os.readlink(f"/proc/{program.pid}/fd/{fd}") for fd in range(3)] == 3 * ["/dev/null"]
+    program.terminate()
+    assert program.wait(20) == JOB_FAILED
+
+
 def test_errors_are_json_too(inspan):
     result = inspan.run("nodes", "--json")
     assert result.returncode == USER_ERROR
@@ -65,6 +110,8 @@ def test_errors_are_json_too(inspan):
     assert error["status"] == "not found"
     assert "inspan up" in error["text"]
     assert json.loads(inspan.run("nodes", "--json", "--nosuch").stdout)["error"]["status"] == "invalid argument"
+    error = json.loads(inspan.run("join", "host", "--json").stdout)["error"]
+    assert "no token" in error["text"]
 
 
 def test_a_manager_that_is_not_there(inspan):
@@ -74,6 +121,13 @@ def test_a_manager_that_is_not_there(inspan):
     result = inspan.run("nodes", "--json", seconds=20, env={"INSPAN_MANAGER": "127.0.0.1:1"})
     assert result.returncode == CLUSTER_ERROR
     assert json.loads(result.stdout)["error"]["status"] == "unreachable"
+
+
+def test_training_without_a_manager_is_the_clusters_fault(inspan, job_file, text_file):
+    job = job_file(MODEL + "data: {path: book.txt}\n")
+    result = inspan.run("train", job, "--manager", "127.0.0.1:1", "--token", "t", seconds=30)
+    assert result.returncode == CLUSTER_ERROR
+    assert "127.0.0.1:1" in result.stderr
 
 
 def test_version(inspan):
@@ -90,6 +144,37 @@ def test_bench_measures_and_checks_its_sums(inspan):
     for row in answer["results"]:
         assert 0 < row["min_s"] <= row["median_s"] <= row["max_s"]
         assert row["cpu_s"] >= 0
+    assert answer["checked_sums"] == 2 * (3 + 3)
+    result = inspan.run("bench", "allreduce", "--local", "2", "--bytes", "4K", "--iters", "2", "--check")
+    assert "all 5 sums are right on all 2 ranks" in result.stdout
+
+
+@pytest.fixture
+def taken_port():
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_bench_hears_at_once_of_a_rank_that_cannot_start(inspan, taken_port, ranks):
+    start = time.monotonic()
+    result = inspan.run("bench", "allreduce", "--local", str(ranks), "--data-ports", f"{taken_port}-{taken_port}", "--json")
+    assert time.monotonic() - start < 15  # the ranks' own patience with each other is 30 s
+    assert result.returncode not in (0, JOB_FAILED)
+    assert result.stdout.count("\n") == 1
+    assert "has failed (exit code" in json.loads(result.stdout)["error"]["text"]
+    assert str(taken_port) in result.stderr
+
+
+def test_bench_ends_on_an_interrupt(inspan):
+    program = inspan.start("bench", "allreduce", "--local", "2", "--bytes", "1M", "--iters", "100000")
+    wait_for(lambda: len(inspan.processes()) >= 3, 30, "both ranks run")
+    program.process.send_signal(signal.SIGINT)
+    result = program.finish(20)
+    assert result.returncode == JOB_FAILED
+    assert inspan.processes() == []
 
 
 @pytest.mark.parametrize("text, says", [
@@ -115,7 +200,10 @@ def test_job_files_are_checked_with_their_lines(inspan, job_file, text_file, tex
 def test_overrides_are_checked_alike(inspan, job_file, text_file):
     job = job_file(MODEL + "data: {path: book.txt}\n")
     for override, says in [("train.stepz=5", "did you mean train.steps?"), ("train.steps=many", "whole number"),
-                           ("train.steps", "expected KEY=VALUE"), ("=5", "expected KEY=VALUE")]:
+                           ("train.steps", "expected KEY=VALUE"), ("=5", "expected KEY=VALUE"),
+                           ("nodes=3", "did you mean nodes.min?"), (b"name=\xff", "not UTF-8"),
+                           ("data.path=none.txt", "none.txt"),
+                           ("checkpoint.dir=book.txt/out", "book.txt is no folder")]:
         result = inspan.run("train", job, "--set", override, "--local", "1")
         assert result.returncode == USER_ERROR
         assert says in result.stderr
@@ -129,6 +217,9 @@ def test_a_missing_job_file(inspan):
 
 @pytest.mark.parametrize("kind, content, says", [
     ("text", None, "data.path"),
+    ("text", "folder", "data.txt: not a plain file"),
+    ("text", "pipe", "data.txt: not a plain file"),
+    ("text", "secret", "Permission denied"),
     ("text", b"", "data.txt"),
     ("text", b"short", "data.txt"),
     ("csv", b"1,2,0\n3,x,1\n", "line 2"),
@@ -137,8 +228,18 @@ def test_a_missing_job_file(inspan):
 def test_data_is_checked_before_anything_starts(inspan, job_file, kind, content, says):
     model = {"text": MODEL, "csv": "model: {kind: mlp}\n", "idx": "model: {kind: conv}\n"}[kind]
     labels = ", labels: data.txt" if kind == "idx" else ""
-    if content is not None:
-        (inspan.folder / "data.txt").write_bytes(content)
+    path = inspan.folder / "data.txt"
+    if content == "folder":
+        path.mkdir()
+    elif content == "pipe":
+        os.mkfifo(path)
+    elif content == "secret":
+        if os.geteuid() == 0:
+            pytest.skip("root may read everything")
+        path.write_bytes(1000 * b"a")
+        path.chmod(0)
+    elif content is not None:
+        path.write_bytes(content)
     job = job_file(model + f"data: {{kind: {kind}, path: data.txt{labels}}}\n")
     result = inspan.run("train", job, "--local", "2")
     assert result.returncode == USER_ERROR

@@ -3,14 +3,17 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
+import conftest
 import pytest
 
-from conftest import CLUSTER_ERROR, JOB_FAILED, USER_ERROR, wait_for
+from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, ROOT, USER_ERROR, wait_for
 
 JOB = """
 name: mini
@@ -92,6 +95,77 @@ def test_people_get_a_table(inspan, job, nothing_left):
     assert "out/model.safetensors" in result.stdout
 
 
+def test_paths_start_where_they_are_written(inspan, job_file, text_file, tmp_path, nothing_left):
+    """In the job file: at its folder. On the command line: at the current one."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "here").mkdir()
+    text_file.rename(tmp_path / "here" / "book.txt")
+    job = job_file(JOB.replace("book.txt", "beside.txt"), "jobs/job.yaml")
+    words = ["train", "../jobs/job.yaml", "--local", "1", "--set", "train.steps=2"]
+    result = inspan.run(*words, "--set", "data.path=book.txt", cwd=tmp_path / "here")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "jobs" / "out" / "model.safetensors").exists()
+    assert "wrote ../jobs/out/model.safetensors" in result.stdout
+    (tmp_path / "here" / "book.txt").rename(tmp_path / "jobs" / "beside.txt")
+    result = inspan.run(*words, "--set", "checkpoint.dir=mine", cwd=tmp_path / "here")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "here" / "mine" / "model.safetensors").exists()
+    result = inspan.run(*words, "--set", "data.path=beside.txt", cwd=tmp_path / "here")
+    assert result.returncode == USER_ERROR
+    assert "data.path: beside.txt: No such file" in result.stderr
+
+
+def test_the_readme_works_as_typed(inspan, cluster, text_file):
+    """Its lines about training, in a folder as the clone's root is."""
+    root = inspan.folder / "clone"
+    (root / "build").mkdir(parents=True)
+    (root / "build" / "inspan").symlink_to(INSPAN)
+    shutil.copytree(ROOT / "examples", root / "examples")
+    text_file.rename(root / "book.txt")
+    block = re.search(r"## Three machines.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+    lines = [line for line in block.splitlines() if line.startswith("build/inspan ")]
+    assert [line.split()[1] for line in lines] == ["up", "join", "nodes", "train", "generate"]
+    cluster(2)
+    for line in lines[2:]:
+        if " train " in line:
+            line += " --set train.steps=5 --set model.dim=16 --set train.global_batch=4"
+        if " generate " in line:
+            line += " --tokens 5"
+        result = subprocess.run(line, shell=True, cwd=root, env=inspan.env, capture_output=True, timeout=120)
+        assert result.returncode == 0, (line, result.stderr)
+
+
+def test_data_on_its_way_is_shown(inspan, job, text_file, nothing_left):
+    size = f"{text_file.stat().st_size / 1e3:.1f} KB"
+    result = inspan.run("train", job, "--local", "1", "--set", "train.steps=1")
+    assert result.returncode == 0, result.stderr
+    assert f"sending book.txt: {size} of {size}\n" in result.stderr
+    assert result.stderr.count("sending") == 1  # one line where stderr is no terminal and the network is fast
+    assert result.stderr.index("sending book.txt") < result.stderr.index("is submitted")
+
+
+def test_results_that_cannot_be_written_are_not_claimed(inspan, cluster, job, tmp_path):
+    """The place goes while the job runs; what was trained is fetched afterwards."""
+    cluster(1)
+    (tmp_path / "results").mkdir()
+    program = inspan.start("train", job, "--json", "--set", "train.steps=300", "--set", "checkpoint.dir=results/out")
+    wait_for(lambda: (j := inspan.json("jobs")["jobs"]) and j[0]["state"] == "running", 60, "it runs")
+    (tmp_path / "results").rmdir()
+    (tmp_path / "results").write_text("in the way")
+    result = program.finish(120)
+    assert result.returncode == USER_ERROR, result.stderr
+    assert "inspan results 1" in result.stderr
+    summary = json.loads(result.stdout)
+    assert (summary["state"], summary["results"]) == ("done", None)
+    assert "inspan results 1" in summary["error"]["text"]
+    assert inspan.json("results", 1, "kept")["files"] == ["model.safetensors", "config.json"]
+    assert (tmp_path / "kept" / "model.safetensors").stat().st_size > 10000
+    assert "inspan results 1" in inspan.run("job", 1).stdout
+    result = inspan.run("results", 1, "results/out")
+    assert result.returncode == USER_ERROR
+    assert "wrote" not in result.stdout
+
+
 def test_what_was_trained_can_write(inspan, job, nothing_left):
     assert inspan.run("train", job, "--local", "1", "--set", "train.steps=60").returncode == 0
     answer = inspan.json("generate", "out", "--prompt", "the quick", "--tokens", "30", "--temperature", "0")
@@ -150,6 +224,27 @@ def test_a_killed_laboratory_is_cleared_away_by_the_next(inspan, job, laboratory
     assert not left & machines()
 
 
+def test_bench_between_unequal_machines(inspan, laboratory):
+    answer = inspan.json("bench", "allreduce", "--local", "3", "--link", "100mbit,1gbit,100mbit", "--bytes", "1M", "--iters",
+                         "3", "--check")
+    row = answer["results"][0]
+    assert row["min_s"] > 0.08  # 1 MB can hardly leave a machine of 100 Mbit/s in less
+    assert not machines(os.getpid())
+
+
+def test_a_cluster_of_unequal_machines(inspan, cluster, job, laboratory):
+    one = cluster(2, "--cpu", "0.5,0.25", "--link", "1gbit,200mbit")
+    nodes = inspan.json("nodes")["nodes"]
+    assert len({node["address"] for node in nodes}) == 2
+    assert not any(node["address"].startswith("127.") for node in nodes)
+    result = inspan.run("train", job, "--set", "train.steps=2", "--json")
+    assert result.returncode == 0, result.stderr
+    left = machines(one.up.process.pid)
+    assert left
+    assert one.stop().returncode == 0
+    assert not machines() & left
+
+
 # ---- A cluster that stays
 
 
@@ -198,6 +293,46 @@ def test_a_wrong_token_is_refused(inspan, cluster):
     assert not (inspan.folder / "other" / "client.json").exists()
 
 
+def test_a_program_that_joins_is_told(inspan, cluster):
+    one = cluster(1)
+    known = json.loads((inspan.folder / "state" / "client.json").read_text())
+    other = {"INSPAN_DIR": str(inspan.folder / "other")}
+    program = inspan.start("join", known["manager"], "--token", known["token"], "--name", "second", "--json", env=other)
+    wait_for(lambda: one.ready(2), 30, "the second node is ready")
+    result = program.stop()
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    told = json.loads(result.stdout)
+    node = next(node for node in inspan.json("nodes")["nodes"] if node["name"] == "second")
+    assert (told["node"], told["node_id"]) == ("second", node["node_id"])
+    assert told["pid"] == program.process.pid
+    result = inspan.run("join", known["manager"], "--token", "wrong", "--json", seconds=20, env=other)
+    assert "token" in json.loads(result.stdout)["error"]["text"]
+
+
+def test_a_program_that_cannot_be_started_again_ends_nothing(inspan, cluster, monkeypatch):
+    """The manager dies while the program's file is away: `up` keeps the agents and tries again."""
+    copy = inspan.folder / "inspan"
+    shutil.copy(INSPAN, copy)
+    monkeypatch.setattr(conftest, "INSPAN", copy)
+    one = cluster(1)
+    copy.rename(inspan.folder / "away")
+    monkeypatch.setattr(conftest, "INSPAN", INSPAN)
+    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(one.up.process.pid)], capture_output=True,
+                              text=True, check=True).stdout
+    manager = int(re.search(r"(\d+) inspan manager", children).group(1))
+    os.kill(manager, signal.SIGKILL)
+    log = []
+    reader = threading.Thread(target=lambda: log.extend(iter(one.up.process.stderr.readline, "")), daemon=True)
+    reader.start()
+    wait_for(lambda: any("manager cannot be started" in line for line in log), 30, "a start has failed")
+    (inspan.folder / "away").rename(copy)
+    wait_for(lambda: one.ready(1), 60, "the manager is back and the agent with it")
+    one.up.process.terminate()
+    reader.join(30)
+    assert one.up.process.wait(30) == 0
+
+
 def test_another_machine_joins_and_leaves(inspan, cluster):
     one = cluster(1)
     known = json.loads((inspan.folder / "state" / "client.json").read_text())
@@ -231,6 +366,18 @@ def test_detached_jobs_are_listed_read_and_cancelled(inspan, cluster, job):
     assert "[0] step 20/20" in inspan.run("logs", first).stdout
     lines = [json.loads(line) for line in inspan.run("logs", first, "--json").stdout.splitlines()]
     assert any(line["rank"] == 0 and line["text"].startswith("step 20/20") for line in lines)
+
+    assert inspan.json("results", first)["results"] == "out"
+    assert (inspan.folder / "out" / "model.safetensors").stat().st_size > 10000
+    assert "has ended already: done" in inspan.run("cancel", first).stdout
+
+    program = inspan.start("train", job, "--set", "nodes.min=5")
+    wait_for(lambda: len(inspan.json("jobs")["jobs"]) == 2, 30, "the second job is there")
+    assert inspan.run("cancel", 2).returncode == 0
+    result = program.finish(30)
+    assert result.returncode == JOB_FAILED
+    assert "job 2: waits: " in result.stderr
+    assert "needs 5 nodes" in result.stderr
 
     waits = json.loads(inspan.run("train", job, "--detach", "--json", "--set", "nodes.min=5").stdout)["job"]
     listed = {entry["job"]: entry for entry in inspan.json("jobs")["jobs"]}
