@@ -89,8 +89,7 @@ static const job_field_t fields[] = {
     {"checkpoint.every", JOB_U64, AT(checkpoint.every), "0", NULL, 0, 1e12,
      "steps between checkpoints; 0: the model at the end alone"},
     {"checkpoint.keep", JOB_U64, AT(checkpoint.keep), "3", NULL, 1, 1e6, "checkpoints kept"},
-    {"checkpoint.dir", JOB_STRING, AT(checkpoint.dir), "out", NULL, 1, JOB_TEXT_MAX - 1,
-     "folder of results"},
+    {"checkpoint.dir", JOB_STRING, AT(checkpoint.dir), "out", NULL, 1, JOB_TEXT_MAX - 1, "folder of results"},
 };
 
 _Static_assert(sizeof((job_config_t *)0)->model.kind == CHOICE_ROOM, "choices share one size");
