@@ -11,12 +11,15 @@
 #include <unistd.h>
 
 #include "agent/internal.h"
+#include "agent/job_files.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
 enum { EXIT_OK = 0, EXIT_USER = 1, EXIT_CLUSTER = 2, INBOX_MESSAGES = 256 };
+/* Room for "/jobs/ID/rank-R/data.labels" in a value of a job's settings. */
+enum { FOLDER_MAX = JOB_FILES_VALUE_MAX - 50 };
 
 static const ns_t tick_period = 100 * NS_PER_MS;
 static const ns_t default_timeout = 5 * NS_PER_S;
@@ -319,8 +322,11 @@ static inspan_status_t open_folder(agent_t *agent, int *lock, inspan_error_t *er
     if (status != INSPAN_OK) return status;
     if (realpath(agent->options->folder, path) == NULL)
         return error_set_errno(err, INSPAN_IO, "cannot use the folder %s", agent->options->folder);
-    if (strlen(path) > 3000)
-        return error_set(err, INSPAN_INVALID, "the path of the folder %.100s... is too long", path);
+    if (strlen(path) > FOLDER_MAX)
+        return error_set(err, INSPAN_INVALID,
+                         "the path of the folder %.100s... is longer than %d bytes, and those of data files "
+                         "below it would not fit a job's settings: use a shorter --dir",
+                         path, FOLDER_MAX);
     memcpy(agent->folder, path, sizeof agent->folder);
     status = lock_folder(agent, lock, err);
     if (status == INSPAN_OK) status = read_id(agent, err);

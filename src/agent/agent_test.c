@@ -26,7 +26,7 @@
 
 #define STATE(name) INSPAN__V1__WORKER_STATE__WORKER_##name
 
-static char folder[64], files[80], state_folder[80], log_path[80];
+static char folder[64], files[80], state_folder[256], log_path[80];
 static test_manager_t *manager;
 static os_process_t agent;
 
@@ -214,8 +214,13 @@ static void test_refusals(void **state)
     start_agent(TOKEN, &other);
     assert_int_equal(wait_end(&other).code, 1);
     assert_true(log_says("another agent runs on"));
-    char kept[80];
+    char kept[256];
     strcpy(kept, state_folder);
+    while (strlen(state_folder) < 206) strcat(state_folder, "/abcdefghi");
+    start_agent(TOKEN, &other);
+    assert_int_equal(wait_end(&other).code, 1);
+    assert_true(log_says("use a shorter --dir"));
+    strcpy(state_folder, kept);
     strcat(state_folder, "2");
     start_agent("a-wrong-token", &other);
     assert_int_equal(wait_end(&other).code, 1);
@@ -229,7 +234,7 @@ static void test_refused_by_the_manager(void **state)
 {
     (void)state;
     os_process_t other;
-    char kept[80];
+    char kept[256];
     test_manager_wait_register(manager, 1);
     strcpy(kept, state_folder);
     strcat(state_folder, "2");
@@ -420,7 +425,7 @@ static void test_output_is_drained_and_capped(void **state)
     order_log(999, 3, true, 0); /* no such job: an end all the same */
     test_manager_wait_log(manager, 3, &bytes, &dropped);
     assert_int_equal(bytes, 0);
-    char path[160];
+    char path[300];
     struct stat now, older;
     snprintf(path, sizeof path, "%s/jobs/1/rank-0.log", state_folder);
     assert_int_equal(stat(path, &now), 0);
@@ -467,7 +472,7 @@ static void test_data_is_fetched_once(void **state)
             strstr(test_manager_wait_log(manager, job, &bytes, &dropped), "data 3145735 bytes, first abcde"));
     }
     assert_int_equal(test_manager_gets(manager), 1);
-    char path[160];
+    char path[300];
     snprintf(path, sizeof path, "%s/cache/%s", state_folder, hash);
     assert_int_equal(os_file_write(path, "spoiled", 7, 0600, NULL), INSPAN_OK); /* a bad disk: fetched anew */
     order_start_with(3, "data", &file);
@@ -480,7 +485,7 @@ static void test_data_is_fetched_once(void **state)
 static void test_bad_data(void **state)
 {
     (void)state;
-    char hash[33], path[128], other[128];
+    char hash[33], path[300], other[128];
     test_manager_put(manager, "right", 5, hash);
     Inspan__V1__DataFile file = INSPAN__V1__DATA_FILE__INIT;
     file.key = (char *)"data.path";
@@ -534,7 +539,7 @@ static void test_good_bye(void **state)
     assert_int_equal(os_process_start_ticks(pid), 0);
     const Inspan__V1__WorkerReport *failed = test_manager_wait_state(manager, 1, STATE(FAILED));
     assert_non_null(strstr(failed->failure->text, "the agent of node attic-2 was stopped"));
-    char path[160];
+    char path[300];
     snprintf(path, sizeof path, "%s/run", state_folder);
     DIR *run = opendir(path);
     assert_non_null(run);
@@ -559,7 +564,7 @@ static void test_end_beside_a_frozen_manager(void **state)
 static void test_private_folder(void **state)
 {
     (void)state;
-    char path[100];
+    char path[300];
     struct stat info;
     test_manager_wait_register(manager, 1);
     kill(agent.pid, SIGTERM);

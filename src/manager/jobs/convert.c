@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 convert_packed_t convert_pack(const ProtobufCMessage *message)
 {
     convert_packed_t packed = {NULL, protobuf_c_message_get_packed_size(message)};
@@ -21,12 +23,20 @@ void *convert_copy(const ProtobufCMessage *message)
     return copy;
 }
 
+/* Control characters become blanks, what is no UTF-8 a question mark; a character is whole or not there. */
 void convert_text(const char *text, char *copy, size_t size)
 {
-    size_t n = 0;
-    for (; text != NULL && n + 1 < size && text[n] != '\0'; n++) {
-        unsigned char c = (unsigned char)text[n];
-        copy[n] = c < 0x20 || c == 0x7f ? ' ' : (char)c; /* UTF-8 stays, control characters go */
+    size_t n = 0, left = text != NULL ? strlen(text) : 0;
+    while (left > 0) {
+        size_t length = utf8_length(text, left), taken = length > 0 ? length : 1;
+        unsigned char c = (unsigned char)text[0];
+        if (taken >= size - n) break;
+        memcpy(copy + n, text, taken);
+        if (length == 0) copy[n] = '?';
+        if (c < 0x20 || c == 0x7f) copy[n] = ' ';
+        n += taken;
+        text += taken;
+        left -= taken;
     }
     copy[n] = '\0';
 }

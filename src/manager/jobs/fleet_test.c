@@ -737,6 +737,10 @@ static void texts_of_a_submission_have_caps(void **state)
          "/data/b\xc3\xbc"
          "cher.txt",
          "", INSPAN_OK},
+        {"l\xfc"
+         "ge",
+         "data.train", "a", "", INSPAN_INVALID},
+        {"fine", "data.train", "/data/b\xfc", "", INSPAN_INVALID},
         {"red \x1b[31m", "data.train", "a", "", INSPAN_INVALID},
         {"two\nlines", "data.train", "a", "", INSPAN_INVALID},
         {big, "data.train", "a", "", INSPAN_LIMIT},
@@ -762,6 +766,28 @@ static void texts_of_a_submission_have_caps(void **state)
         if (status != cases[i].status) fail_msg("case %zu: status %d: %s", i, status, err.text);
     }
     free(big);
+}
+
+/* What an agent says is shown to people and put into JSON: it is text whatever comes, and cut between
+ * characters. */
+static void texts_of_agents_are_made_text(void **state)
+{
+    (void)state;
+    char copy[8];
+    const struct {
+        const char *from, *to;
+    } cases[] = {{"plain", "plain"},
+                 {"a\nb\x7f", "a b "},
+                 {"\xff\xc3\xbc\xc3", "?\xc3\xbc?"},
+                 {"123456\xc3\xbc", "123456"}, /* half a character has no room, the whole neither */
+                 {"12345\xc3\xbc", "12345\xc3\xbc"},
+                 {"12345678", "1234567"},
+                 {"", ""},
+                 {NULL, ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        convert_text(cases[i].from, copy, sizeof copy);
+        assert_string_equal(copy, cases[i].to);
+    }
 }
 
 static bool count_event(void *context, ns_t wall, const char *text)
@@ -866,6 +892,7 @@ int main(void)
         IN_A_WORLD(a_registration_has_a_cap),
         IN_A_WORLD(what_is_shown_of_a_large_job_fits_a_message),
         IN_A_WORLD(texts_of_a_submission_have_caps),
+        IN_A_WORLD(texts_of_agents_are_made_text),
         IN_A_WORLD(damaged_rows_are_passed_over),
         IN_A_WORLD(memory_of_running_jobs_counts),
     };

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/protocol.h"
+#include "base/utf8.h"
 #include "core/sched/sched.h"
 #include "manager/jobs/address.h"
 #include "manager/jobs/convert.h"
@@ -93,13 +94,22 @@ static bool has_control_character(const char *text)
     return false;
 }
 
-/* Texts that go onto terminals and, as lines, into a worker's configuration. */
+static bool is_utf8(const char *text)
+{
+    size_t left = strlen(text);
+    for (size_t n; left > 0; text += n, left -= n)
+        if ((n = utf8_length(text, left)) == 0) return false;
+    return true;
+}
+
+/* Texts that go onto terminals, into JSON and, as lines, into a worker's configuration. */
 static inspan_status_t check_text(const char *what, const char *text, size_t most, inspan_error_t *err)
 {
     if (strlen(text) > most)
         return error_set(err, INSPAN_LIMIT, "the %s is longer than %zu bytes", what, most);
     if (has_control_character(text))
         return error_set(err, INSPAN_INVALID, "the %s has control characters", what);
+    if (!is_utf8(text)) return error_set(err, INSPAN_INVALID, "the %s is not UTF-8", what);
     return INSPAN_OK;
 }
 
@@ -145,6 +155,8 @@ static inspan_status_t check_request(const fleet_t *fleet, const Inspan__V1__Sub
                          SCHED_WORLD_MAX);
     inspan_status_t status = check_texts(request, err);
     if (status != INSPAN_OK) return status;
+    if (!is_utf8(request->config))
+        return error_set(err, INSPAN_INVALID, "the job's configuration is not UTF-8");
     if (request->config[0] == '\0') return error_set(err, INSPAN_INVALID, "the job has no configuration");
     if (strlen(request->config) > FLEET_CONFIG_MAX)
         return error_set(err, INSPAN_LIMIT, "the job's configuration is longer than %d bytes",

@@ -425,6 +425,22 @@ static void random_bytes_differ(void **state)
     assert_memory_equal(a, b, sizeof a);
 }
 
+static void uuids_are_random_and_well_formed(void **state)
+{
+    (void)state;
+    char before[OS_UUID_TEXT] = "", text[OS_UUID_TEXT];
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(os_uuid(text), INSPAN_OK);
+        assert_int_equal(strlen(text), 36);
+        assert_int_equal(strspn(text, "0123456789abcdef-"), 36);
+        assert_true(text[8] == '-' && text[13] == '-' && text[18] == '-' && text[23] == '-');
+        assert_int_equal(text[14], '4');
+        assert_non_null(strchr("89ab", text[19]));
+        assert_string_not_equal(text, before);
+        memcpy(before, text, sizeof before);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -444,6 +460,7 @@ int main(void)
         cmocka_unit_test(a_file_in_the_way_of_a_folder_is_told),
         cmocka_unit_test(removing_does_not_follow_links),
         cmocka_unit_test(random_bytes_differ),
+        cmocka_unit_test(uuids_are_random_and_well_formed),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
