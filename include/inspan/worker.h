@@ -37,6 +37,11 @@ typedef struct inspan_progress {
  * not block. */
 INSPAN_API void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *progress);
 
+/* A failure of this rank's own: told to the agent with its status at once, then to the other ranks. The
+ * caller frees what it holds and calls finish, whose text then counts no more. The first failure counts. Any
+ * thread. */
+INSPAN_API void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const char *text);
+
 /* Report the end (OK with a JSON summary of at most 16 KiB, or a failure with its text), wait until the agent
  * has it (5 s at most), close everything, free worker. OK waits for all other ranks to come here too, so that
  * none closes while another still works; a failure (unless one was reported already) ends them all. */

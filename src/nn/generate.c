@@ -49,7 +49,9 @@ static uint32_t draw(const double *logits, const nn_generate_options_t *options,
 static inspan_status_t check(const nn_model_config_t *config, const nn_generate_options_t *options,
                              inspan_error_t *err)
 {
-    if (config->kind != NN_GPT) return error_set(err, INSPAN_INVALID, "only a gpt can generate text");
+    if (config->kind != NN_GPT)
+        return error_set(err, INSPAN_INVALID, "the model is of kind %s: only a gpt can generate text",
+                         config->kind == NN_MLP ? "mlp" : "conv");
     if (config->vocabulary != BYTES)
         return error_set(err, INSPAN_UNSUPPORTED,
                          "the model has %u tokens; only a gpt over bytes (256) can generate here",

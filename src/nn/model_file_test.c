@@ -269,6 +269,7 @@ static void generating_is_refused_where_it_cannot_be(void **state)
     config = config_of(NN_MLP, NN_FP32);
     model = opened(&config);
     assert_int_equal(nn_generate(model, "a", &options, collect, &text, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "the model is of kind mlp"));
     nn_model_close(model);
     assert_int_equal(text.n, 0);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "base/words.h"
 
 #define AT(member)  offsetof(job_config_t, member)
@@ -143,10 +144,15 @@ static inspan_status_t set_text(job_config_t *job, const job_field_t *field, con
     if ((double)length > field->most)
         return error_set(err, INSPAN_INVALID, "%s: %zu bytes long, at most %zu are allowed", field->key,
                          length, (size_t)field->most);
-    for (const char *at = value; *at != '\0'; at++)
-        if ((unsigned char)*at < 0x20 || *at == 0x7f)
-            return error_set(err, INSPAN_INVALID, "%s: holds the control character 0x%02x", field->key,
-                             (unsigned char)*at);
+    for (size_t i = 0, n = 0; i < length; i += n) {
+        const unsigned char c = (unsigned char)value[i];
+        n = utf8_length(value + i, length - i);
+        if (n == 0)
+            return error_set(err, INSPAN_INVALID, "%s: the byte 0x%02x at %zu is not UTF-8", field->key, c,
+                             i);
+        if (c < 0x20 || c == 0x7f)
+            return error_set(err, INSPAN_INVALID, "%s: holds the control character 0x%02x", field->key, c);
+    }
     memcpy((char *)job + field->offset, value, length + 1);
     return INSPAN_OK;
 }

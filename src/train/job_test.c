@@ -75,6 +75,9 @@ static void values_are_checked(void **state)
     assert_refused(&job, "nodes.memory", "lots", "a size");
     assert_refused(&job, "data.path", "", "not empty");
     assert_refused(&job, "data.path", "a\nb", "control character 0x0a");
+    assert_refused(&job, "name", "\xff", "the byte 0xff at 0 is not UTF-8");
+    assert_refused(&job, "data.path", "gr\xc3\xbcn\xc3", "the byte 0xc3 at 5 is not UTF-8");
+    assert_int_equal(job_set(&job, "name", "gr\xc3\xbcn \xf0\x9f\x90\x82", &err), INSPAN_OK);
     char longer[JOB_TEXT_MAX + 1];
     memset(longer, 'a', sizeof longer);
     longer[JOB_TEXT_MAX] = '\0';

@@ -37,6 +37,12 @@ static bool on_cancelled(void *context)
     return inspan_worker_cancelled(context);
 }
 
+/* The agent hears the true status before the others' answer comes: freeing a large model takes its time. */
+static void on_failed(void *context, inspan_status_t status, const char *text)
+{
+    inspan_worker_fail(context, status, text);
+}
+
 static void on_progress(void *context, const inspan_progress_t *progress)
 {
     inspan_worker_progress(context, progress);
@@ -61,7 +67,7 @@ static inspan_status_t train(inspan_worker_t *worker, const char *folder, const 
         .view = inspan_worker_view(worker),
         .threads = inspan_worker_threads(worker),
         .out = stdout,
-        .hooks = {.context = worker, .cancelled = on_cancelled, .progress = on_progress},
+        .hooks = {.context = worker, .cancelled = on_cancelled, .failed = on_failed, .progress = on_progress},
     };
     inspan_status_t status = trainer_open(&options, &trainer, err);
     if (status != INSPAN_OK) return status;
@@ -96,7 +102,7 @@ int train_worker_main(const char *folder)
     if (job_status != INSPAN_OK) {
         err = job_err;
         status = job_status;
-        inspan_comm_abort(inspan_worker_comm(worker), err.text);
+        inspan_worker_fail(worker, status, err.text);
     } else {
         status = train(worker, folder, &job, &summary, &err);
     }

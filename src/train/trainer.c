@@ -145,7 +145,11 @@ const nn_model_t *trainer_model(const trainer_t *trainer)
 inspan_status_t trainer_fail(trainer_t *trainer, inspan_error_t *err)
 {
     inspan_cause_t cause;
-    if (!inspan_comm_cause(trainer->comm, &cause)) inspan_comm_abort(trainer->comm, err->text);
+    if (inspan_comm_cause(trainer->comm, &cause)) return err->status;
+    if (trainer->hooks.failed != NULL)
+        trainer->hooks.failed(trainer->hooks.context, err->status, err->text);
+    else
+        inspan_comm_abort(trainer->comm, err->text);
     return err->status;
 }
 

@@ -25,6 +25,8 @@ typedef struct trainer trainer_t;
 typedef struct trainer_hooks {
     void *context;
     bool (*cancelled)(void *context);
+    /* This rank fails first: tell the others too. NULL: inspan_comm_abort. */
+    void (*failed)(void *context, inspan_status_t status, const char *text);
     void (*progress)(void *context, const inspan_progress_t *progress);
     void (*applied)(void *context, uint64_t step, uint64_t param_hash); /* step's update is in the weights */
 } trainer_hooks_t;

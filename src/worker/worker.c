@@ -635,6 +635,18 @@ static void leave_together(inspan_worker_t *worker)
     barrier(worker->comm, 2 * worker->welcome.failure_timeout);
 }
 
+void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const char *text)
+{
+    inspan_cause_t cause;
+    const bool poisoned = inspan_comm_cause(worker->comm, &cause);
+    if (status == INSPAN_OK) status = INSPAN_INVALID;
+    pthread_mutex_lock(&worker->mutex);
+    if (worker->end_type == 0) send_tick(worker, os_now()); /* the last progress is part of the end */
+    say_end(worker, status, poisoned ? &cause : NULL, text);
+    pthread_mutex_unlock(&worker->mutex);
+    if (!poisoned) inspan_comm_abort(worker->comm, text);
+}
+
 void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text)
 {
     inspan_cause_t cause;

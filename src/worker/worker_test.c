@@ -276,6 +276,18 @@ static void user_fails_at_rank_1(rank_t *rank)
     inspan_worker_finish(rank->worker, INSPAN_CORRUPT, "line 7 of data.csv is no number");
 }
 
+/* What finish says comes after a long cleaning up, when the others' answer to the failure is in. */
+static void user_fails_before_it_cleans_up(rank_t *rank)
+{
+    if (rank->rank != 1) {
+        user_is_stuck(rank);
+        return;
+    }
+    inspan_worker_fail(rank->worker, INSPAN_CORRUPT, "line 7 of data.csv is no number");
+    sem_wait(&rank->go);
+    inspan_worker_finish(rank->worker, INSPAN_ABORTED, "later");
+}
+
 static void user_waits_for_stop(rank_t *rank)
 {
     ns_t deadline = os_now() + PATIENCE;
@@ -327,6 +339,25 @@ static void test_failure_while_the_user_computes(void **state)
     for (uint32_t r = 0; r < 3; r += 2) {
         assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
         assert_int_equal(scene.ranks[r].end.cause.rank, 1);
+    }
+    for (uint32_t r = 0; r < 3; r++) {
+        bye(&scene.ranks[r]);
+        sem_post(&scene.ranks[r].go);
+    }
+    end(&scene);
+}
+
+static void test_failure_before_cleaning_up(void **state)
+{
+    (void)state;
+    scene_t scene;
+    start_until_ready(&scene, 3, user_fails_before_it_cleans_up);
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
+        assert_int_equal(scene.ranks[r].end.cause.rank, 1);
+        if (strstr(scene.ranks[r].end.text, "line 7 of data.csv is no number") == NULL)
+            fail_msg("%s", scene.ranks[r].end.text);
+        if (r == 1) assert_int_equal(scene.ranks[r].end.status, INSPAN_CORRUPT);
     }
     for (uint32_t r = 0; r < 3; r++) {
         bye(&scene.ranks[r]);
@@ -586,6 +617,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_done),
         cmocka_unit_test(test_failure_while_the_user_computes),
+        cmocka_unit_test(test_failure_before_cleaning_up),
         cmocka_unit_test(test_lost_member),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_ticks_go_on),
