@@ -95,6 +95,24 @@ def test_a_killed_worker_ends_the_job_within_a_second(running):
     assert "signal 9" in error
 
 
+def test_a_worker_killed_while_all_connect_is_named(inspan, cluster, job_file, text_file):
+    """As soon as its process is known: before, while or after the ranks connect, the cause is the same."""
+    cluster(3)
+    for job in range(1, 5):
+        train = inspan.start("train", job_file(JOB))
+
+        def started():
+            known = [one["job"] for one in inspan.json("jobs")["jobs"]]
+            ranks = inspan.json("job", job)["ranks"] if job in known else []
+            return ranks if len(ranks) == 3 and all(rank.get("pid") for rank in ranks) else None
+
+        lost = wait_for(started, 60, "the workers have started")[job % 3]
+        os.kill(lost["pid"], signal.SIGKILL)
+        result = train.finish(30)
+        assert result.returncode == JOB_FAILED
+        assert lost["node"] in result.stderr and "signal 9" in result.stderr, result.stderr
+
+
 def test_a_frozen_worker_ends_the_job_within_the_failure_timeout(running):
     lost = running.ranks[2]
     os.kill(lost["pid"], signal.SIGSTOP)
