@@ -256,6 +256,60 @@ static void crashes_in_transfers(void **state)
     assert_true(failed > 30 && whole > 30);
 }
 
+/* Start an all-reduce, or a send and a receive between both ranks of the world; ops of each. */
+static void start_on_both(world_t *world, bool transfers, uint64_t count, uint32_t tag, const float *in,
+                          float *out, inspan_op_t *ops[2][2])
+{
+    for (uint32_t r = 0; r < 2; r++) {
+        inspan_comm_t *comm = world->comms[r];
+        float *to = out + r * count;
+        ops[r][1] = NULL;
+        if (transfers) {
+            assert_int_equal(inspan_receive(comm, to, count, INSPAN_FP32, 1 - r, tag, &ops[r][0]), INSPAN_OK);
+            assert_int_equal(inspan_send(comm, in, count, INSPAN_FP32, 1 - r, tag, &ops[r][1]), INSPAN_OK);
+        } else {
+            assert_int_equal(inspan_allreduce(comm, in, to, count, INSPAN_FP32, INSPAN_SUM, &ops[r][0]),
+                             INSPAN_OK);
+        }
+    }
+}
+
+static void finish_on_both(world_t *world, inspan_op_t *ops[2][2])
+{
+    for (uint32_t r = 0; r < 2; r++)
+        for (int k = 0; k < 2; k++)
+            if (ops[r][k] != NULL) assert_int_equal(sim_wait(world, r, ops[r][k]), INSPAN_OK);
+}
+
+/* Streams are shared in turns: small operations are done while a large one of another kind is on its way. */
+static void small_ones_overtake(void **state)
+{
+    (void)state;
+    enum { LARGE = 1500000, SMALL = 1000 };
+    static const struct {
+        bool large_transfers, small_transfers;
+    } cases[] = {{true, false}, {false, true}, {true, true}};
+    float *in = calloc(LARGE, sizeof *in), *out = calloc(2 * LARGE, sizeof *out);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        comm_options_t options = {.failure_timeout = NS_PER_S, .schedule = INSPAN_SCHEDULE_DIRECT};
+        world_t world;
+        sim_open(&world, 2, &options);
+        float small_out[2 * SMALL];
+        inspan_op_t *large[2][2], *small[2][2];
+        start_on_both(&world, cases[i].large_transfers, LARGE, 1, in, out, large);
+        comm_sim_run(((turns_t *)world.self)->sim, 20);
+        for (int k = 0; k < 5; k++) {
+            start_on_both(&world, cases[i].small_transfers, SMALL, 2, in, small_out, small);
+            finish_on_both(&world, small);
+        }
+        for (uint32_t r = 0; r < 2; r++) assert_int_equal(inspan_op_test(large[r][0]), INSPAN_PENDING);
+        finish_on_both(&world, large);
+        sim_close(&world);
+    }
+    free(in);
+    free(out);
+}
+
 /* What no right peer sends: parts that nobody asked for, receives out of order or too many. */
 static void foreign_parts_and_wants(void **state)
 {
@@ -303,11 +357,13 @@ static void foreign_parts_and_wants(void **state)
     sim_close(&world);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(seeds_decide), cmocka_unit_test(crashes_at_any_time),
                                        cmocka_unit_test(crashes_in_transfers),
+                                       cmocka_unit_test(small_ones_overtake),
                                        cmocka_unit_test(foreign_parts_and_wants)};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failed = conformance_run(&harness);
     return failed + cmocka_run_group_tests_name("only sim", tests, NULL, NULL);
 }
