@@ -1,11 +1,13 @@
 /*
  * The executor: runs schedules. Event-driven, on the I/O thread alone.
  *
- *   started (comm.c) -> waiting -> active -> done
- *                       |          waits[op] counts down as the operations it waits for finish; at 0 the op
- * may start: |            SEND: a bit in ready, taken by tx.c in list order, oldest run first | COPY, REDUCE,
- * RECV*: in the run's work queue, taken by pump() until every peer has started all but COMM_MAX_AHEAD of the
- * operations before it
+ *   started (comm.c) --> waiting ----------------------> active -------> done
+ *                        until every peer has started    waits[op] counts down as the operations that it
+ *                        all but COMM_MAX_AHEAD of       waits for finish; at 0 the op may start:
+ *                        the operations before it
+ *
+ *   SEND                 a bit in `ready`, taken by tx.c in list order, oldest run first
+ *   COPY, REDUCE, RECV*  in the run's work queue, taken by pump()
  */
 #include <stdio.h>
 #include <string.h>

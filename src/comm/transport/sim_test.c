@@ -310,6 +310,36 @@ static void small_ones_overtake(void **state)
     free(out);
 }
 
+/* Who closes in order, with nothing pending, harms nobody; who starts something with it later is told. */
+static void one_who_has_left(void **state)
+{
+    (void)state;
+    for (int send = 0; send < 2; send++) {
+        comm_options_t options = {.failure_timeout = NS_PER_S};
+        world_t world;
+        sim_open(&world, 3, &options);
+        inspan_comm_close(world.comms[1]);
+        world.comms[1] = NULL;
+        comm_sim_run(((turns_t *)world.self)->sim, UINT64_MAX);
+        float word = 3, got = 0;
+        inspan_op_t *ops[2], *op = NULL;
+        assert_int_equal(inspan_send(world.comms[0], &word, 1, INSPAN_FP32, 2, 0, &ops[0]), INSPAN_OK);
+        assert_int_equal(inspan_receive(world.comms[2], &got, 1, INSPAN_FP32, 0, 0, &ops[1]), INSPAN_OK);
+        assert_int_equal(sim_wait(&world, 0, ops[0]), INSPAN_OK);
+        assert_int_equal(sim_wait(&world, 2, ops[1]), INSPAN_OK);
+        assert_true(got == 3);
+        assert_int_equal(send ? inspan_send(world.comms[0], &word, 1, INSPAN_FP32, 1, 0, &op)
+                              : inspan_receive(world.comms[0], &got, 1, INSPAN_FP32, 1, 0, &op),
+                         INSPAN_OK);
+        assert_int_equal(sim_wait(&world, 0, op), INSPAN_PEER_LOST);
+        inspan_cause_t cause;
+        assert_true(inspan_comm_cause(world.comms[0], &cause) && cause.rank == 1);
+        assert_non_null(strstr(cause.text, send ? "closed before a send to it was started"
+                                                : "closed before a receive from it was started"));
+        sim_close(&world);
+    }
+}
+
 /* What no right peer sends: parts that nobody asked for, receives out of order or too many. */
 static void foreign_parts_and_wants(void **state)
 {
@@ -359,10 +389,10 @@ static void foreign_parts_and_wants(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(seeds_decide), cmocka_unit_test(crashes_at_any_time),
-                                       cmocka_unit_test(crashes_in_transfers),
-                                       cmocka_unit_test(small_ones_overtake),
-                                       cmocka_unit_test(foreign_parts_and_wants)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seeds_decide),         cmocka_unit_test(crashes_at_any_time),
+        cmocka_unit_test(crashes_in_transfers), cmocka_unit_test(small_ones_overtake),
+        cmocka_unit_test(one_who_has_left),     cmocka_unit_test(foreign_parts_and_wants)};
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failed = conformance_run(&harness);
     return failed + cmocka_run_group_tests_name("only sim", tests, NULL, NULL);
