@@ -2,15 +2,8 @@
 
 #include <assert.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/log.h"
 #include "comm/reduce_kernels.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 size_t inspan_dtype_size(inspan_dtype_t dtype)
 {
@@ -21,68 +14,27 @@ size_t inspan_dtype_size(inspan_dtype_t dtype)
     return (unsigned)dtype < INSPAN_DTYPES ? sizes[dtype] : 0;
 }
 
-static const char *const isa_names[REDUCE_ISAS] = {"scalar", "avx2", "avx512"};
-
-const char *reduce_isa_name(reduce_isa_t isa)
-{
-    return (unsigned)isa < REDUCE_ISAS ? isa_names[isa] : "unknown";
-}
-
-static reduce_isa_t processor_isa(void)
-{
-#if defined(__x86_64__)
-    /* F16C has no name in __builtin_cpu_supports of older compilers; the builtin also knows whether the
-     * operating system saves the wide registers, and F16C uses those of AVX2. */
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C))
-        return REDUCE_SCALAR;
-    if (!__builtin_cpu_supports("avx512f")) return REDUCE_AVX2;
-    return REDUCE_AVX512;
-#else
-    return REDUCE_SCALAR;
-#endif
-}
-
-static reduce_isa_t find_isa(void)
-{
-    reduce_isa_t best = processor_isa();
-    const char *cap = getenv("INSPAN_ISA");
-    if (cap == NULL || *cap == '\0') return best;
-    for (unsigned i = 0; i < REDUCE_ISAS; i++)
-        if (strcmp(cap, isa_names[i]) == 0) return i < best ? (reduce_isa_t)i : best;
-    log_warn("INSPAN_ISA: expected scalar, avx2 or avx512, found \"%s\": ignored, %s is used", cap,
-             isa_names[best]);
-    return best;
-}
-
-/* CPUID is slow inside a virtual machine, so what was found is kept: 0 not yet, else 1 + set. Finding it
- * twice at once is harmless. */
-static reduce_isa_t once(_Atomic int *kept, reduce_isa_t (*find)(void))
-{
-    int isa = atomic_load_explicit(kept, memory_order_relaxed);
-    if (isa == 0) {
-        isa = 1 + (int)find();
-        atomic_store_explicit(kept, isa, memory_order_relaxed);
-    }
-    return (reduce_isa_t)(isa - 1);
-}
-
-reduce_isa_t reduce_isa(void)
+/* Read once, as pieces come at every rate: 0 not yet, else 1 + set. Asking twice at once is harmless. */
+cpu_isa_t reduce_isa(void)
 {
     static _Atomic int kept;
-    return once(&kept, find_isa);
+    int isa = atomic_load_explicit(&kept, memory_order_relaxed);
+    if (isa == 0) {
+        isa = 1 + (int)cpu_isa();
+        atomic_store_explicit(&kept, isa, memory_order_relaxed);
+    }
+    return (cpu_isa_t)(isa - 1);
 }
 
-static void apply(reduce_isa_t isa, inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
+static void apply(cpu_isa_t isa, inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
                   const void *src, size_t count)
 {
     assert((unsigned)dtype < INSPAN_DTYPES && (unsigned)reduction < REDUCE_REDUCTIONS);
     if (count == 0) return;
 #if defined(__x86_64__)
-    static const reduce_table_t *const tables[REDUCE_ISAS] = {&reduce_scalar, &reduce_avx2, &reduce_avx512};
+    static const reduce_table_t *const tables[CPU_ISAS] = {&reduce_scalar, &reduce_avx2, &reduce_avx512};
 #else
-    static const reduce_table_t *const tables[REDUCE_ISAS] = {&reduce_scalar, &reduce_scalar, &reduce_scalar};
+    static const reduce_table_t *const tables[CPU_ISAS] = {&reduce_scalar, &reduce_scalar, &reduce_scalar};
 #endif
     (*tables[isa])[dtype][reduction](dst, src, count);
 }
@@ -93,10 +45,9 @@ void reduce_apply(inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
     apply(reduce_isa(), dtype, reduction, dst, src, count);
 }
 
-void reduce_apply_isa(reduce_isa_t cap, inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
+void reduce_apply_isa(cpu_isa_t cap, inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
                       const void *src, size_t count)
 {
-    static _Atomic int kept;
-    const reduce_isa_t best = once(&kept, processor_isa);
+    const cpu_isa_t best = cpu_isa_found();
     apply(cap < best ? cap : best, dtype, reduction, dst, src, count);
 }

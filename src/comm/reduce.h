@@ -15,11 +15,10 @@
 
 #include <inspan/comm.h>
 
-typedef enum reduce_isa { REDUCE_SCALAR, REDUCE_AVX2, REDUCE_AVX512, REDUCE_ISAS } reduce_isa_t;
+#include "base/cpu.h"
 
-/* The best set of this processor, capped by $INSPAN_ISA=scalar|avx2|avx512 (read once, at the first call). */
-reduce_isa_t reduce_isa(void);
-const char *reduce_isa_name(reduce_isa_t isa); /* "scalar", "avx2", "avx512" */
+/* The set that reduce_apply uses: cpu_isa() at the first call. */
+cpu_isa_t reduce_isa(void);
 
 /*
  * dst = dst op src for count elements, any alignment; they may be the same memory but must not overlap
@@ -30,7 +29,7 @@ void reduce_apply(inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
 
 /* The same with kernels of at most `cap` (and of at most what the processor has): for tests and benchmarks.
  */
-void reduce_apply_isa(reduce_isa_t cap, inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
+void reduce_apply_isa(cpu_isa_t cap, inspan_dtype_t dtype, inspan_reduction_t reduction, void *dst,
                       const void *src, size_t count);
 
 #endif

@@ -121,14 +121,14 @@ static void vector_kernels_give_the_scalar_bits(void **state)
                 fill(dtype, before + at, count, &rng);
                 fill(dtype, src + from, count, &rng);
                 memcpy(want, before, sizeof want);
-                reduce_apply_isa(REDUCE_SCALAR, dtype, reduction, want + at, src + from, count);
-                for (reduce_isa_t isa = REDUCE_AVX2; isa < REDUCE_ISAS; isa++) {
+                reduce_apply_isa(CPU_SCALAR, dtype, reduction, want + at, src + from, count);
+                for (cpu_isa_t isa = CPU_AVX2; isa < CPU_ISAS; isa++) {
                     memcpy(got, before, sizeof got);
                     reduce_apply_isa(isa, dtype, reduction, got + at, src + from, count);
                     if (memcmp(got, want, at) != 0 ||
                         memcmp(got + at + count * size, want + at + count * size,
                                sizeof got - at - count * size) != 0)
-                        fail_msg("%s %s: wrote outside [0, %zu)", reduce_isa_name(isa), dtype_names[dtype],
+                        fail_msg("%s %s: wrote outside [0, %zu)", cpu_isa_name(isa), dtype_names[dtype],
                                  count);
                     for (size_t i = 0; i < count; i++) {
                         const uint8_t *g = got + at + i * size, *w = want + at + i * size;
@@ -137,7 +137,7 @@ static void vector_kernels_give_the_scalar_bits(void **state)
                             is_nan(dtype, src + from + i * size) && is_nan(dtype, g) && is_nan(dtype, w))
                             continue; /* which of two NaNs survives an addition is not fixed */
                         fail_msg("%s %s reduction %d count %zu: element %zu differs from scalar",
-                                 reduce_isa_name(isa), dtype_names[dtype], (int)reduction, count, i);
+                                 cpu_isa_name(isa), dtype_names[dtype], (int)reduction, count, i);
                     }
                 }
             }
@@ -157,7 +157,7 @@ static void scalar_kernels_are_right(void **state)
                 fill(dtype, a, 1, &rng);
                 fill(dtype, b, 1, &rng);
                 memcpy(result, a, 8);
-                reduce_apply_isa(REDUCE_SCALAR, dtype, reduction, result, b, 1);
+                reduce_apply_isa(CPU_SCALAR, dtype, reduction, result, b, 1);
                 const long double x = value(dtype, a), y = value(dtype, b), r = value(dtype, result);
                 const bool nan = is_nan(dtype, a) || is_nan(dtype, b);
                 if (reduction != INSPAN_SUM) {
@@ -210,7 +210,7 @@ static void every_half_and_brain_float_survives_adding_zero(void **state)
     for (uint32_t bits = 0; bits < 65536; bits++)
         for (inspan_dtype_t dtype = INSPAN_FP16; dtype <= INSPAN_BF16; dtype++) {
             uint16_t x = (uint16_t)bits, minus_zero = 0x8000;
-            reduce_apply_isa(REDUCE_SCALAR, dtype, INSPAN_SUM, &x, &minus_zero, 1);
+            reduce_apply_isa(CPU_SCALAR, dtype, INSPAN_SUM, &x, &minus_zero, 1);
             const uint16_t quiet = dtype == INSPAN_FP16 ? 0x200 : 0x40;
             const uint16_t given = (uint16_t)bits;
             const bool nan = is_nan(dtype, (const uint8_t *)&given);
@@ -232,8 +232,8 @@ static void all_sixteen_bit_values_agree(void **state)
             if (is_nan(dtype, (const uint8_t *)&others[o]))
                 continue; /* which of two NaNs survives is not fixed */
             for (uint32_t i = 0; i < ALL; i++) want[i] = (uint16_t)i, other[i] = others[o];
-            reduce_apply_isa(REDUCE_SCALAR, dtype, INSPAN_SUM, want, other, ALL);
-            for (reduce_isa_t isa = REDUCE_AVX2; isa < REDUCE_ISAS; isa++) {
+            reduce_apply_isa(CPU_SCALAR, dtype, INSPAN_SUM, want, other, ALL);
+            for (cpu_isa_t isa = CPU_AVX2; isa < CPU_ISAS; isa++) {
                 for (uint32_t i = 0; i < ALL; i++) got[i] = (uint16_t)i;
                 reduce_apply_isa(isa, dtype, INSPAN_SUM, got, other, ALL);
                 assert_memory_equal(got, want, sizeof got);
@@ -242,7 +242,7 @@ static void all_sixteen_bit_values_agree(void **state)
 }
 
 /* What a fresh process with this $INSPAN_ISA uses. */
-static reduce_isa_t isa_with(const char *cap)
+static cpu_isa_t isa_with(const char *cap)
 {
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -256,17 +256,17 @@ static reduce_isa_t isa_with(const char *cap)
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    return (reduce_isa_t)WEXITSTATUS(status);
+    return (cpu_isa_t)WEXITSTATUS(status);
 }
 
 /* Before any other test calls reduce_isa in this process. */
 static void the_environment_caps_the_set(void **state)
 {
     (void)state;
-    const reduce_isa_t best = isa_with(NULL);
-    assert_true(best < REDUCE_ISAS);
-    assert_int_equal(isa_with("scalar"), REDUCE_SCALAR);
-    assert_true(isa_with("avx2") == (best < REDUCE_AVX2 ? best : REDUCE_AVX2));
+    const cpu_isa_t best = isa_with(NULL);
+    assert_true(best < CPU_ISAS);
+    assert_int_equal(isa_with("scalar"), CPU_SCALAR);
+    assert_true(isa_with("avx2") == (best < CPU_AVX2 ? best : CPU_AVX2));
     assert_true(isa_with("avx512") == best);
     assert_true(isa_with("") == best);
     assert_true(isa_with("mmx") == best); /* warned about, ignored */
@@ -289,8 +289,8 @@ static void sizes_and_names(void **state)
         assert_int_equal(inspan_dtype_size(dtype), sizes[dtype]);
     assert_int_equal(inspan_dtype_size(INSPAN_DTYPES), 0);
     assert_int_equal(inspan_dtype_size((inspan_dtype_t)-1), 0);
-    assert_true(reduce_isa() < REDUCE_ISAS);
-    assert_string_equal(reduce_isa_name(REDUCE_AVX2), "avx2");
+    assert_true(reduce_isa() < CPU_ISAS);
+    assert_string_equal(cpu_isa_name(CPU_AVX2), "avx2");
 }
 
 int main(void)

@@ -16,7 +16,7 @@ void REAL(compute_init)(compute_t *c, const nn_model_t *model, size_t sums, aren
     c->sums_size = (sums + LINE_REALS - 1) / LINE_REALS * LINE_REALS;
     if (c->threads > 1) c->sums = arena_take(arena, (uint64_t)c->threads * c->sums_size, sizeof(real_t));
     if (arena->base == NULL) return;
-    c->kernels = REAL(kernels_get)(nn_isa_best());
+    c->kernels = REAL(kernels_get)(cpu_isa());
 #if NN_REAL_BITS == 32
     c->gemm = gemm_choose()->f32;
 #else

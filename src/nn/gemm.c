@@ -75,7 +75,7 @@ static void try_f64(const gemm_candidate_t *candidate, double *speed)
 static void choose(void)
 {
     gemm_candidate_t candidates[GEMM_CANDIDATES];
-    size_t n = gemm_load(nn_isa_best(), candidates);
+    size_t n = gemm_load(cpu_isa(), candidates);
     gemm_enter_thread();
     strcpy(choice.name32, "none");
     strcpy(choice.name64, "none");

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "nn/isa.h"
+#include "base/cpu.h"
 
 typedef void (*gemm_f32_t)(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, float alpha,
                            const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
@@ -50,10 +50,10 @@ typedef struct gemm_candidate {
 
 /* Load what this machine has; the number found. The first two are libraries, the built-in is always the last.
  */
-size_t gemm_load(nn_isa_t isa, gemm_candidate_t candidates[GEMM_CANDIDATES]);
+size_t gemm_load(cpu_isa_t isa, gemm_candidate_t candidates[GEMM_CANDIDATES]);
 
-gemm_f32_t gemm_builtin_f32(nn_isa_t isa);
-gemm_f64_t gemm_builtin_f64(nn_isa_t isa);
+gemm_f32_t gemm_builtin_f32(cpu_isa_t isa);
+gemm_f64_t gemm_builtin_f64(cpu_isa_t isa);
 
 /* Compare with a naive product in fp64. false: `fault` says for which shape and what was found. */
 bool gemm_check_f32(gemm_f32_t gemm, char *fault, size_t size);

@@ -27,14 +27,14 @@ void gemm_enter_thread(void)
     if (onednn_set_threads != NULL) onednn_set_threads(1);
 }
 
-static void cap_onednn(void *library, nn_isa_t isa)
+static void cap_onednn(void *library, cpu_isa_t isa)
 {
     __typeof__(&dnnl_set_max_cpu_isa) set = dlsym(library, "dnnl_set_max_cpu_isa");
-    if (set == NULL || isa == NN_ISA_AVX512) return;
-    set(isa == NN_ISA_AVX2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41);
+    if (set == NULL || isa == CPU_AVX512) return;
+    set(isa == CPU_AVX2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41);
 }
 
-static bool load_onednn(nn_isa_t isa, gemm_candidate_t *candidate)
+static bool load_onednn(cpu_isa_t isa, gemm_candidate_t *candidate)
 {
     void *library = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
@@ -95,11 +95,11 @@ static void openblas_f64(bool transpose_a, bool transpose_b, size_t m, size_t n,
  * OpenBLAS tells processors by model and takes its oldest kernels for one newer than itself; features say
  * what runs. NULL: let it decide (another architecture, where it asks for features itself).
  */
-static const char *openblas_core(nn_isa_t isa)
+static const char *openblas_core(cpu_isa_t isa)
 {
 #if defined(__x86_64__)
-    if (isa == NN_ISA_AVX512) return "SkylakeX";
-    if (isa == NN_ISA_AVX2) return "Haswell";
+    if (isa == CPU_AVX512) return "SkylakeX";
+    if (isa == CPU_AVX2) return "Haswell";
     if (__builtin_cpu_supports("sse4.2")) return "Nehalem";
     return "Prescott";
 #else
@@ -115,7 +115,7 @@ static bool set_if_unset(const char *variable, const char *value)
     return value != NULL && getenv(variable) == NULL && setenv(variable, value, 0) == 0;
 }
 
-static void *open_openblas(nn_isa_t isa)
+static void *open_openblas(cpu_isa_t isa)
 {
     bool core = set_if_unset("OPENBLAS_CORETYPE", openblas_core(isa));
     const char *before = getenv("OPENBLAS_NUM_THREADS");
@@ -132,7 +132,7 @@ static void *open_openblas(nn_isa_t isa)
     return library;
 }
 
-static bool load_openblas(nn_isa_t isa, gemm_candidate_t *candidate)
+static bool load_openblas(cpu_isa_t isa, gemm_candidate_t *candidate)
 {
     void *library = open_openblas(isa);
     if (library == NULL) return false;
@@ -154,13 +154,13 @@ static bool load_openblas(nn_isa_t isa, gemm_candidate_t *candidate)
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
-size_t gemm_load(nn_isa_t isa, gemm_candidate_t candidates[GEMM_CANDIDATES])
+size_t gemm_load(cpu_isa_t isa, gemm_candidate_t candidates[GEMM_CANDIDATES])
 {
     size_t n = 0;
     memset(candidates, 0, GEMM_CANDIDATES * sizeof candidates[0]);
     if (load_onednn(isa, &candidates[n])) n++;
     if (load_openblas(isa, &candidates[n])) n++;
-    snprintf(candidates[n].name, sizeof candidates[n].name, "built-in %s", nn_isa_name(isa));
+    snprintf(candidates[n].name, sizeof candidates[n].name, "built-in %s", cpu_isa_name(isa));
     candidates[n].f32 = gemm_builtin_f32(isa);
     candidates[n].f64 = gemm_builtin_f64(isa);
     return n + 1;

@@ -19,12 +19,12 @@ static void test_builtin_is_right(void **state)
 {
     (void)state;
     char fault[160] = "";
-    nn_isa_t best = nn_isa_best();
+    cpu_isa_t best = cpu_isa();
     for (int isa = 0; isa <= (int)best; isa++) {
-        if (!gemm_check_f32(gemm_builtin_f32((nn_isa_t)isa), fault, sizeof fault))
-            fail_msg("%s fp32: %s", nn_isa_name((nn_isa_t)isa), fault);
-        if (!gemm_check_f64(gemm_builtin_f64((nn_isa_t)isa), fault, sizeof fault))
-            fail_msg("%s fp64: %s", nn_isa_name((nn_isa_t)isa), fault);
+        if (!gemm_check_f32(gemm_builtin_f32((cpu_isa_t)isa), fault, sizeof fault))
+            fail_msg("%s fp32: %s", cpu_isa_name((cpu_isa_t)isa), fault);
+        if (!gemm_check_f64(gemm_builtin_f64((cpu_isa_t)isa), fault, sizeof fault))
+            fail_msg("%s fp64: %s", cpu_isa_name((cpu_isa_t)isa), fault);
     }
 }
 
@@ -37,7 +37,7 @@ static void test_builtin_at_block_edges(void **state)
     double *a = malloc(LARGEST * LARGEST * sizeof *a), *b = malloc(LARGEST * LARGEST * sizeof *b);
     double *c = malloc(LARGEST * LARGEST * sizeof *c);
     for (size_t i = 0; i < LARGEST * LARGEST; i++) a[i] = (double)(i % 7) - 3, b[i] = (double)(i % 5) - 2;
-    gemm_f64_t gemm = gemm_builtin_f64(nn_isa_best());
+    gemm_f64_t gemm = gemm_builtin_f64(cpu_isa());
     for (size_t t = 0; t < (size_t)N * N; t++) {
         size_t m = SIZES[t % N], k = SIZES[t / N], n = SIZES[(t + t / N) % N];
         for (size_t i = 0; i < m * n; i++) c[i] = (double)i;
@@ -60,7 +60,7 @@ static void test_builtin_at_block_edges(void **state)
 
 static void right(SIGNATURE)
 {
-    gemm_builtin_f32(NN_ISA_SCALAR)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    gemm_builtin_f32(CPU_SCALAR)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 static void ignores_beta(SIGNATURE)
@@ -189,7 +189,7 @@ static int body_user_core_stays(void)
 {
     setenv("OPENBLAS_CORETYPE", "Prescott", 1);
     gemm_candidate_t candidates[GEMM_CANDIDATES];
-    size_t n = gemm_load(nn_isa_best(), candidates);
+    size_t n = gemm_load(cpu_isa(), candidates);
     if (strcmp(getenv("OPENBLAS_CORETYPE"), "Prescott") != 0) return 1;
     for (size_t i = 0; i < n; i++)
         if (strstr(candidates[i].name, "OpenBLAS") != NULL && strstr(candidates[i].name, "Prescott") == NULL)

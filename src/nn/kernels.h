@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "nn/isa.h"
+#include "base/cpu.h"
 #include "nn/real.h"
 
 #define NN_LAYERNORM_EPS 1e-5
@@ -91,6 +91,6 @@ typedef struct REAL(kernels) {
 typedef REAL(kernels_t) kernels_t;
 
 /* The table of this set, or of the best set below it that this build has. */
-const kernels_t *REAL(kernels_get)(nn_isa_t isa);
+const kernels_t *REAL(kernels_get)(cpu_isa_t isa);
 
 #endif

@@ -8,17 +8,17 @@ extern const kernels_t NAMED(scalar);
 extern const kernels_t NAMED(avx2), NAMED(avx512);
 #endif
 
-const kernels_t *REAL(kernels_get)(nn_isa_t isa)
+const kernels_t *REAL(kernels_get)(cpu_isa_t isa)
 {
 #if defined(__x86_64__)
-    if (isa == NN_ISA_AVX512) return &NAMED(avx512);
-    if (isa == NN_ISA_AVX2) return &NAMED(avx2);
+    if (isa == CPU_AVX512) return &NAMED(avx512);
+    if (isa == CPU_AVX2) return &NAMED(avx2);
 #endif
     (void)isa;
     return &NAMED(scalar);
 }
 
-NN_PASTE3(gemm, NN_REAL_SUFFIX, t) REAL(gemm_builtin)(nn_isa_t isa)
+NN_PASTE3(gemm, NN_REAL_SUFFIX, t) REAL(gemm_builtin)(cpu_isa_t isa)
 {
     return REAL(kernels_get)(isa)->gemm;
 }

@@ -57,9 +57,9 @@ typedef void (*check_t)(const kernels_t *k, size_t n);
 static void over_all(check_t check)
 {
     rng_seed(&rng, 5, 0);
-    nn_isa_t best = nn_isa_best();
+    cpu_isa_t best = cpu_isa();
     for (int isa = 0; isa <= (int)best; isa++)
-        for (size_t i = 0; i < N_WIDTHS; i++) check(REAL(kernels_get)((nn_isa_t)isa), WIDTHS[i]);
+        for (size_t i = 0; i < N_WIDTHS; i++) check(REAL(kernels_get)((cpu_isa_t)isa), WIDTHS[i]);
 }
 
 /* ---- References ------------------------------------------------------------------------------ */
@@ -272,10 +272,10 @@ static void test_attention(void **state)
 static void test_exponential(void **state)
 {
     (void)state;
-    nn_isa_t best = nn_isa_best();
+    cpu_isa_t best = cpu_isa();
     double bound = sizeof(real_t) == 4 ? 4e-7 : 4e-16;
     for (int isa = 0; isa <= (int)best; isa++) {
-        const kernels_t *k = REAL(kernels_get)((nn_isa_t)isa);
+        const kernels_t *k = REAL(kernels_get)((cpu_isa_t)isa);
         for (double x = -80; x <= 0; x += 0.0371) {
             real_t logits[2] = {0, (real_t)x};
             uint32_t target = 0;
@@ -283,7 +283,7 @@ static void test_exponential(void **state)
             k->cross_entropy(1, 2, &target, true, 1, logits, &loss, NULL);
             double expected = e / (1 + e);
             if (!(fabs((double)logits[1] - expected) <= bound * expected))
-                fail_msg("%s: exp(%g) is off by %g", nn_isa_name((nn_isa_t)isa), x,
+                fail_msg("%s: exp(%g) is off by %g", cpu_isa_name((cpu_isa_t)isa), x,
                          ((double)logits[1] - expected) / expected);
         }
     }
@@ -294,13 +294,13 @@ static void test_embedding(void **state)
     (void)state;
     enum { TOKENS = 4, TIME = 3, SAMPLES = 2 };
     static const uint32_t TOKEN[TIME * SAMPLES] = {3, 0, 3, 1, 3, 2};
-    nn_isa_t best = nn_isa_best();
+    cpu_isa_t best = cpu_isa();
     rng_seed(&rng, 6, 0);
     for (int isa = 0; isa <= (int)best; isa++) {
         for (size_t n = 1; n < 40; n += 6) {
             static buffer_t bt, bp, by;
             real_t *table = fill(&bt, 1), *position = fill(&bp, 1), *y = fill(&by, 1);
-            const kernels_t *k = REAL(kernels_get)((nn_isa_t)isa);
+            const kernels_t *k = REAL(kernels_get)((cpu_isa_t)isa);
             k->embed(TIME * SAMPLES, n, TIME, TOKEN, table, position, y);
             for (size_t i = 0; i < TIME * SAMPLES * n; i++)
                 assert_true(y[i] == table[TOKEN[i / n] * n + i % n] + position[i / n % TIME * n + i % n]);
@@ -345,11 +345,11 @@ static void test_columns(void **state)
 {
     (void)state;
     rng_seed(&rng, 7, 0);
-    nn_isa_t best = nn_isa_best();
+    cpu_isa_t best = cpu_isa();
     for (int isa = 0; isa <= (int)best; isa++)
         for (size_t height = 1; height <= 9; height += 2)
             for (size_t width = 1; width <= 19; width += 3)
-                check_columns(REAL(kernels_get)((nn_isa_t)isa), height, width);
+                check_columns(REAL(kernels_get)((cpu_isa_t)isa), height, width);
 }
 
 static void test_relu_pool(void **state)
@@ -364,9 +364,9 @@ static void test_relu_pool(void **state)
         OUT = ROWS2 * COLUMNS2
     };
     rng_seed(&rng, 8, 0);
-    nn_isa_t best = nn_isa_best();
+    cpu_isa_t best = cpu_isa();
     for (int isa = 0; isa <= (int)best; isa++) {
-        const kernels_t *k = REAL(kernels_get)((nn_isa_t)isa);
+        const kernels_t *k = REAL(kernels_get)((cpu_isa_t)isa);
         real_t x[FILTERS * HEIGHT * WIDTH], y[FILTERS * OUT], dy[FILTERS * OUT], dx[FILTERS * HEIGHT * WIDTH];
         real_t bias[FILTERS] = {(real_t)0.25, (real_t)-0.5}, dbias[FILTERS] = {1, 2};
         uint8_t which[FILTERS * OUT];

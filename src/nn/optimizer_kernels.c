@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "nn/isa.h"
+#include "base/cpu.h"
 
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
 #error "excess precision (x87) would change the bits: build with SSE2"
@@ -122,17 +122,16 @@ const optimizer_kernels_t *optimizer_kernels_at(int level, int fp64)
 {
     if (level == 0) return fp64 ? &kernels_fp64_scalar : &kernels_fp32_scalar;
 #if defined(__x86_64__)
-    if (level == 1 && __builtin_cpu_supports("avx2")) return fp64 ? &kernels_fp64_avx2 : &kernels_fp32_avx2;
-    if (level == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        return fp64 ? &kernels_fp64_avx512 : &kernels_fp32_avx512;
+    if (level > (int)cpu_isa_found()) return NULL;
+    if (level == CPU_AVX2) return fp64 ? &kernels_fp64_avx2 : &kernels_fp32_avx2;
+    if (level == CPU_AVX512) return fp64 ? &kernels_fp64_avx512 : &kernels_fp32_avx512;
 #endif
     return NULL;
 }
 
 const optimizer_kernels_t *optimizer_kernels_best(int fp64)
 {
-    int level = (int)nn_isa_best();
+    int level = (int)cpu_isa();
     while (optimizer_kernels_at(level, fp64) == NULL) level--;
     return optimizer_kernels_at(level, fp64);
 }

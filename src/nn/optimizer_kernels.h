@@ -39,8 +39,8 @@ typedef struct optimizer_kernels {
     void (*add_squares)(const void *grad_sums, size_t n, double lanes[OPTIMIZER_LANES]);
 } optimizer_kernels_t;
 
-/* Levels are those of nn/isa.h. Level 0 is there everywhere; NULL: this machine (or build) does not have that
- * level. fp64: 0 or 1. */
+/* Levels are those of base/cpu.h. Level 0 is there everywhere; NULL: this machine (or build) does not have
+ * that level. fp64: 0 or 1. */
 #define OPTIMIZER_LEVELS 3
 const optimizer_kernels_t *optimizer_kernels_at(int level, int fp64);
 
