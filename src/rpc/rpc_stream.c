@@ -9,9 +9,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_time.h"
 #include "rpc/rpc_client.h"
 
@@ -26,7 +26,7 @@ struct rpc_stream {
     const ProtobufCMessageDescriptor *type;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    os_cond_t changed;
     rpc_tag_t opened, received, sent, ended;
     bool opening, receiving, sending; /* batches in flight, with the one of `ended` until has_status */
     bool no_more, has_status, cancelled;
@@ -92,7 +92,7 @@ static void opened_done(rpc_tag_t *tag, bool ok)
     rpc_stream_t *stream = RPC_OWNER(tag, rpc_stream_t, opened);
     pthread_mutex_lock(&stream->lock);
     stream->opening = false;
-    pthread_cond_broadcast(&stream->changed);
+    os_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -111,7 +111,7 @@ static void received_done(rpc_tag_t *tag, bool ok)
         stream->no_more = true;
     }
     pump_in(stream);
-    pthread_cond_broadcast(&stream->changed);
+    os_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -125,7 +125,7 @@ static void sent_done(rpc_tag_t *tag, bool ok)
     stream->outgoing_bytes = 0;
     stream->sending = false;
     if (ok) pump_out(stream);
-    pthread_cond_broadcast(&stream->changed);
+    os_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -135,29 +135,11 @@ static void ended_done(rpc_tag_t *tag, bool ok)
     rpc_stream_t *stream = RPC_OWNER(tag, rpc_stream_t, ended);
     pthread_mutex_lock(&stream->lock);
     stream->has_status = true;
-    pthread_cond_broadcast(&stream->changed);
+    os_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
 }
 
 /* ---- The owner's threads ---- */
-
-static void make_condition(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-/* False: the time is over. */
-static bool wait_until(rpc_stream_t *stream, ns_t deadline)
-{
-    if (os_now() >= deadline) return false;
-    struct timespec at = {deadline / NS_PER_S, deadline % NS_PER_S};
-    pthread_cond_timedwait(&stream->changed, &stream->lock, &at);
-    return true;
-}
 
 static void stream_free(rpc_stream_t *stream)
 {
@@ -168,7 +150,7 @@ static void stream_free(rpc_stream_t *stream)
     grpc_metadata_array_destroy(&stream->trailing);
     grpc_slice_unref(stream->details);
     pthread_mutex_destroy(&stream->lock);
-    pthread_cond_destroy(&stream->changed);
+    os_cond_close(&stream->changed);
     free(stream->path);
     free(stream);
 }
@@ -209,7 +191,7 @@ inspan_status_t rpc_stream_open(rpc_client_t *client, const char *path,
         return error_set(err, INSPAN_NO_MEMORY, "%s: no memory or no thread for a stream", path);
     }
     pthread_mutex_init(&made->lock, NULL);
-    make_condition(&made->changed);
+    os_cond_open(&made->changed);
     grpc_metadata_array_init(&made->initial);
     grpc_metadata_array_init(&made->trailing);
     made->details = grpc_empty_slice();
@@ -250,7 +232,7 @@ inspan_status_t rpc_stream_next(rpc_stream_t *stream, ns_t timeout, ProtobufCMes
     ns_t deadline = os_now() + timeout;
     pthread_mutex_lock(&stream->lock);
     while (!stream->cancelled && stream->in.n == 0 && !(stream->no_more && stream->has_status))
-        if (!wait_until(stream, deadline)) {
+        if (!os_cond_wait_until(&stream->changed, &stream->lock, deadline)) {
             pthread_mutex_unlock(&stream->lock);
             return error_set(err, INSPAN_TIMEOUT, "%s: nothing came", stream->path);
         }
@@ -292,7 +274,7 @@ inspan_status_t rpc_stream_send(rpc_stream_t *stream, const ProtobufCMessage *me
     while (!stream->cancelled && !stream->has_status &&
            (stream->out.bytes + stream->outgoing_bytes >= OUT_BYTES_LIMIT ||
             stream->out.n >= QUEUE_MESSAGES_MAX))
-        if (!wait_until(stream, deadline)) {
+        if (!os_cond_wait_until(&stream->changed, &stream->lock, deadline)) {
             status = error_set(err, INSPAN_TIMEOUT, "%s: the manager at %s does not take what was sent",
                                stream->path, stream->client->target);
             break;
@@ -327,7 +309,7 @@ void rpc_stream_cancel(rpc_stream_t *stream)
     pthread_mutex_lock(&stream->lock);
     stream->cancelled = true;
     grpc_call_cancel(stream->call, NULL);
-    pthread_cond_broadcast(&stream->changed);
+    os_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -336,9 +318,9 @@ void rpc_stream_close(rpc_stream_t *stream)
     if (stream == NULL) return;
     pthread_mutex_lock(&stream->lock);
     if (!stream->has_status) grpc_call_cancel(stream->call, NULL);
-    /* A cancelled call ends all its batches at once. */
+    /* A cancelled call ends all its batches at once: the bound of this wait. */
     while (stream->opening || stream->receiving || stream->sending || !stream->has_status)
-        pthread_cond_wait(&stream->changed, &stream->lock);
+        os_cond_wait(&stream->changed, &stream->lock);
     pthread_mutex_unlock(&stream->lock);
     stream_free(stream);
 }

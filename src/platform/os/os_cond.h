@@ -20,8 +20,8 @@ typedef struct os_cond {
 void os_cond_open(os_cond_t *cond);
 void os_cond_close(os_cond_t *cond); /* nobody waits any more */
 
-/* Blocks until woken or until os_now() reaches the deadline: false. A deadline of the past: false, having let
- * go of the mutex or not. */
+/* Blocks until woken or until the deadline: true, look again. False: os_now() has reached the deadline
+ * already; the mutex was not let go of, so what was not there when looked at is still not there. */
 bool os_cond_wait_until(os_cond_t *cond, pthread_mutex_t *mutex, ns_t deadline);
 
 /* Blocks until woken: only where the one who wakes has a bound of its own (say which). */
