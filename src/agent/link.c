@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "inspan/v1/inspan.pb-c.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_time.h"
 
 struct link {
@@ -16,7 +16,7 @@ struct link {
     char fixed_address[64]; /* empty: looked up */
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    os_cond_t changed;
     rpc_stream_t *stream;
     bool stopping, in_use; /* in_use: the loop thread may send on the stream */
 };
@@ -32,10 +32,9 @@ static bool is_stopping(link_t *link)
 static void pause_for(link_t *link, ns_t duration)
 {
     ns_t deadline = os_now() + duration;
-    struct timespec until = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
     pthread_mutex_lock(&link->mutex);
     while (!link->stopping)
-        if (pthread_cond_timedwait(&link->changed, &link->mutex, &until) != 0) break;
+        if (!os_cond_wait_until(&link->changed, &link->mutex, deadline)) break;
     pthread_mutex_unlock(&link->mutex);
 }
 
@@ -84,7 +83,8 @@ static void post_down(link_t *link, uint64_t kind, const inspan_error_t *err)
 static void wait_until_let_go(link_t *link)
 {
     pthread_mutex_lock(&link->mutex);
-    while (link->in_use && !link->stopping) pthread_cond_wait(&link->changed, &link->mutex);
+    while (link->in_use && !link->stopping)
+        os_cond_wait(&link->changed, &link->mutex); /* LINK_DOWN is posted: the loop lets go, or closes */
     link->stream = NULL;
     pthread_mutex_unlock(&link->mutex);
 }
@@ -139,12 +139,8 @@ inspan_status_t link_open(rpc_client_t *client, const char *address, inbox_t *in
 {
     link_t *link = calloc(1, sizeof *link);
     if (link == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the session with the manager");
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&link->mutex, NULL);
-    pthread_cond_init(&link->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    os_cond_open(&link->changed);
     link->client = client;
     link->inbox = inbox;
     if (address != NULL) snprintf(link->fixed_address, sizeof link->fixed_address, "%s", address);
@@ -160,7 +156,7 @@ void link_let_go(link_t *link)
 {
     pthread_mutex_lock(&link->mutex);
     link->in_use = false;
-    pthread_cond_broadcast(&link->changed);
+    os_cond_broadcast(&link->changed);
     pthread_mutex_unlock(&link->mutex);
 }
 
@@ -171,10 +167,10 @@ void link_close(link_t *link)
     link->stopping = true;
     link->in_use = false;
     if (link->stream != NULL) rpc_stream_cancel(link->stream);
-    pthread_cond_broadcast(&link->changed);
+    os_cond_broadcast(&link->changed);
     pthread_mutex_unlock(&link->mutex);
     pthread_join(link->thread, NULL);
-    pthread_cond_destroy(&link->changed);
+    os_cond_close(&link->changed);
     pthread_mutex_destroy(&link->mutex);
     free(link);
 }

@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "inspan/v1/inspan.pb-c.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
@@ -23,7 +23,7 @@ static const ns_t chunk_timeout = 20 * NS_PER_S; /* a chunk each way on a bad Wi
 struct transfer {
     rpc_client_t *client;
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    os_cond_t changed;
     rpc_stream_t *stream; /* that cancel ends */
     bool cancelled;
 };
@@ -32,12 +32,8 @@ transfer_t *transfer_open(rpc_client_t *client)
 {
     transfer_t *transfer = calloc(1, sizeof *transfer);
     if (transfer == NULL) return NULL;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&transfer->mutex, NULL);
-    pthread_cond_init(&transfer->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    os_cond_open(&transfer->changed);
     transfer->client = client;
     return transfer;
 }
@@ -45,7 +41,7 @@ transfer_t *transfer_open(rpc_client_t *client)
 void transfer_close(transfer_t *transfer)
 {
     if (transfer == NULL) return;
-    pthread_cond_destroy(&transfer->changed);
+    os_cond_close(&transfer->changed);
     pthread_mutex_destroy(&transfer->mutex);
     free(transfer);
 }
@@ -55,7 +51,7 @@ void transfer_cancel(transfer_t *transfer)
     pthread_mutex_lock(&transfer->mutex);
     transfer->cancelled = true;
     if (transfer->stream != NULL) rpc_stream_cancel(transfer->stream);
-    pthread_cond_broadcast(&transfer->changed);
+    os_cond_broadcast(&transfer->changed);
     pthread_mutex_unlock(&transfer->mutex);
 }
 
@@ -80,10 +76,9 @@ static bool set_stream(transfer_t *transfer, rpc_stream_t *stream)
 static void pause_for(transfer_t *transfer, ns_t duration)
 {
     ns_t deadline = os_now() + duration;
-    struct timespec until = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
     pthread_mutex_lock(&transfer->mutex);
     while (!transfer->cancelled)
-        if (pthread_cond_timedwait(&transfer->changed, &transfer->mutex, &until) != 0) break;
+        if (!os_cond_wait_until(&transfer->changed, &transfer->mutex, deadline)) break;
     pthread_mutex_unlock(&transfer->mutex);
 }
 

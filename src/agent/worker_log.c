@@ -8,16 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
 struct worker_log {
     pthread_mutex_t mutex;
-    pthread_cond_t grown;
+    os_cond_t grown;
     unsigned references;
     int fd, older_fd; /* PATH; PATH.1 or -1 */
     uint64_t older_base, base, end, lost, half;
@@ -29,12 +29,8 @@ static worker_log_t *make(const char *path)
 {
     worker_log_t *log = strlen(path) < PATH_MAX ? calloc(1, sizeof *log) : NULL;
     if (log == NULL) return NULL;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&log->mutex, NULL);
-    pthread_cond_init(&log->grown, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    os_cond_open(&log->grown);
     log->references = 1;
     log->fd = log->older_fd = -1;
     snprintf(log->path, sizeof log->path, "%s", path);
@@ -47,7 +43,7 @@ static void destroy(worker_log_t *log)
 {
     if (log->fd >= 0) close(log->fd);
     if (log->older_fd >= 0) close(log->older_fd);
-    pthread_cond_destroy(&log->grown);
+    os_cond_close(&log->grown);
     pthread_mutex_destroy(&log->mutex);
     free(log);
 }
@@ -163,7 +159,7 @@ void worker_log_append(worker_log_t *log, const void *data, size_t bytes)
         bytes -= (size_t)written;
         log->end += (uint64_t)written;
     }
-    pthread_cond_broadcast(&log->grown);
+    os_cond_broadcast(&log->grown);
     pthread_mutex_unlock(&log->mutex);
 }
 
@@ -171,7 +167,7 @@ void worker_log_end(worker_log_t *log)
 {
     pthread_mutex_lock(&log->mutex);
     log->ended = true;
-    pthread_cond_broadcast(&log->grown);
+    os_cond_broadcast(&log->grown);
     pthread_mutex_unlock(&log->mutex);
 }
 
@@ -208,9 +204,8 @@ size_t worker_log_read(worker_log_t *log, uint64_t *at, void *data, size_t size)
 void worker_log_wait(worker_log_t *log, uint64_t at, ns_t timeout)
 {
     ns_t deadline = os_now() + timeout;
-    struct timespec until = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
     pthread_mutex_lock(&log->mutex);
     while (log->end <= at && !log->ended)
-        if (pthread_cond_timedwait(&log->grown, &log->mutex, &until) != 0) break;
+        if (!os_cond_wait_until(&log->grown, &log->mutex, deadline)) break;
     pthread_mutex_unlock(&log->mutex);
 }
