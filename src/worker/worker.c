@@ -21,12 +21,12 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/comm.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 #include "platform/wire/local.h"
@@ -49,7 +49,7 @@ struct inspan_worker {
     atomic_bool cancelled;
 
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    os_cond_t changed;
     /* all below: under mutex */
     int fd;       /* -1: not connected */
     bool closing; /* the socket is the closing thread's */
@@ -261,7 +261,7 @@ static bool take_frame(inspan_worker_t *worker, local_frame_type_t type, const u
     case LOCAL_BYE: on_bye(worker, body, n); break;
     default: break; /* of a later minor version */
     }
-    pthread_cond_broadcast(&worker->changed);
+    os_cond_broadcast(&worker->changed);
     pthread_mutex_unlock(&worker->mutex);
     return lost;
 }
@@ -366,7 +366,7 @@ static void agent_is_gone(inspan_worker_t *worker, ns_t silent)
              cause.node, ns_to_s(silent));
     if (!worker->has_lost) worker->lost = cause;
     worker->has_lost = true;
-    pthread_cond_broadcast(&worker->changed);
+    os_cond_broadcast(&worker->changed);
     pthread_mutex_unlock(&worker->mutex);
     log_error("%s", cause.text);
     atomic_store(&worker->cancelled, true);
@@ -400,7 +400,6 @@ static inspan_status_t wait_for(inspan_worker_t *worker, const bool *flag, ns_t 
                                 inspan_error_t *err)
 {
     ns_t deadline = os_now() + bound;
-    struct timespec until = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
     inspan_status_t status = INSPAN_OK;
     pthread_mutex_lock(&worker->mutex);
     while (!*flag && status == INSPAN_OK) {
@@ -411,7 +410,7 @@ static inspan_status_t wait_for(inspan_worker_t *worker, const bool *flag, ns_t 
             status = error_set(err, worker->lost.status, "%s", worker->lost.text);
         } else if (atomic_load(&worker->cancelled)) {
             status = error_set(err, INSPAN_ABORTED, "cancelled while waiting for %s", what);
-        } else if (pthread_cond_timedwait(&worker->changed, &worker->mutex, &until) != 0) {
+        } else if (!os_cond_wait_until(&worker->changed, &worker->mutex, deadline)) {
             status = error_set(err, INSPAN_TIMEOUT, "no %s from the agent at %s within %.0f s", what,
                                worker->path, ns_to_s(bound));
         }
@@ -491,10 +490,9 @@ static_assert(COMM_KEY_BYTES == LOCAL_KEY_BYTES, "the job's key travels as it is
 static void wait_for_bye(inspan_worker_t *worker)
 {
     ns_t deadline = os_now() + bye_bound;
-    struct timespec until = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
     pthread_mutex_lock(&worker->mutex);
     while (worker->welcomed && !worker->bye && !worker->agent_gone)
-        if (pthread_cond_timedwait(&worker->changed, &worker->mutex, &until) != 0) break;
+        if (!os_cond_wait_until(&worker->changed, &worker->mutex, deadline)) break;
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -518,7 +516,7 @@ static void destroy(inspan_worker_t *worker)
     if (worker->io != NULL) comm_io_close(worker->io);
     explicit_bzero(worker->view.key, sizeof worker->view.key);
     free(worker->view.members);
-    pthread_cond_destroy(&worker->changed);
+    os_cond_close(&worker->changed);
     pthread_mutex_destroy(&worker->mutex);
     free(worker);
 }
@@ -533,12 +531,8 @@ inspan_status_t worker_open_at(const char *path, inspan_worker_t **out, inspan_e
         return error_set(err, INSPAN_INVALID, "$INSPAN_SOCKET is longer than %zu bytes",
                          sizeof worker->path - 1);
     }
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&worker->mutex, NULL);
-    pthread_cond_init(&worker->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    os_cond_open(&worker->changed);
     memcpy(worker->path, path, strlen(path) + 1);
     worker->fd = -1;
     inspan_status_t status = os_random(&worker->incarnation, sizeof worker->incarnation);
