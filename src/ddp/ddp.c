@@ -5,7 +5,6 @@
  */
 #include <inspan/ddp.h>
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "ddp/fail.h"
 #include "ddp/layout.h"
 #include "ddp/manifest.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_time.h"
 
 /* Bucket size where none is asked for: small enough that the wire is busy during backward
@@ -54,7 +54,7 @@ struct inspan_ddp {
     inspan_status_t start_status; /* first failure to start a reduction in this step */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    os_cond_t changed;
     step_machine_t machine;
     uint32_t
         allowed; /* REDUCE actions: buckets [0, allowed) may start; the training thread alone changes it */
@@ -86,7 +86,7 @@ static inspan_status_t feed(inspan_ddp_t *ddp, const step_event_t *event, inspan
     inspan_status_t status = step_handle(&ddp->machine, event);
     if (status != INSPAN_OK && err != NULL) *err = ddp->machine.error;
     if (ddp->machine.phase == STEP_FAILED) ddp->failed = true;
-    pthread_cond_broadcast(&ddp->changed);
+    os_cond_broadcast(&ddp->changed);
     pthread_mutex_unlock(&ddp->lock);
     return status;
 }
@@ -114,7 +114,7 @@ static void on_failure(void *context, const inspan_cause_t *cause)
     inspan_ddp_t *ddp = context;
     pthread_mutex_lock(&ddp->lock);
     ddp->failed = true;
-    pthread_cond_broadcast(&ddp->changed);
+    os_cond_broadcast(&ddp->changed);
     pthread_mutex_unlock(&ddp->lock);
 }
 
@@ -199,11 +199,7 @@ inspan_status_t inspan_ddp_open(inspan_comm_t *comm, const inspan_parameter_t *p
     ddp->dtype = options->dtype;
     ddp->element_size = inspan_dtype_size(options->dtype);
     ddp->timeout = options->timeout_ns > 0 ? options->timeout_ns : DEFAULT_TIMEOUT;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&ddp->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    os_cond_open(&ddp->changed);
     pthread_mutex_init(&ddp->lock, NULL);
     status = set_up(ddp, parameters, n, options, err);
     if (status == INSPAN_OK) {
@@ -232,7 +228,7 @@ void inspan_ddp_close(inspan_ddp_t *ddp)
         }
     comm_set_message_handler(ddp->comm, NULL, NULL);
     comm_remove_failure_handler(ddp->comm, on_failure, ddp);
-    pthread_cond_destroy(&ddp->changed);
+    os_cond_close(&ddp->changed);
     pthread_mutex_destroy(&ddp->lock);
     layout_free(&ddp->layout);
     free(ddp->counts);
@@ -383,19 +379,17 @@ static inspan_status_t await_bucket(inspan_ddp_t *ddp, uint32_t bucket, inspan_d
 static inspan_status_t await_commit(inspan_ddp_t *ddp, uint64_t step, inspan_error_t *err)
 {
     ns_t until = os_now() + ddp->timeout;
-    struct timespec deadline = {.tv_sec = until / NS_PER_S, .tv_nsec = until % NS_PER_S};
-    int waited = 0;
+    bool late = false;
     pthread_mutex_lock(&ddp->lock);
-    while (ddp->committed <= step && !ddp->failed && waited != ETIMEDOUT)
-        waited = pthread_cond_timedwait(&ddp->changed, &ddp->lock, &deadline);
+    while (ddp->committed <= step && !ddp->failed && !late)
+        late = !os_cond_wait_until(&ddp->changed, &ddp->lock, until);
     bool committed = ddp->committed > step, machine_failed = ddp->machine.phase == STEP_FAILED;
     if (machine_failed) *err = ddp->machine.error;
     pthread_mutex_unlock(&ddp->lock);
     if (committed) return INSPAN_OK;
 
     if (machine_failed) return INSPAN_MISMATCH;
-    return ddp_fail(ddp->comm, waited == ETIMEDOUT ? INSPAN_TIMEOUT : INSPAN_ABORTED,
-                    "waiting for the commit", err);
+    return ddp_fail(ddp->comm, late ? INSPAN_TIMEOUT : INSPAN_ABORTED, "waiting for the commit", err);
 }
 
 /* No operation may still write into our memory when it is freed. Bounded: the communicator is poisoned. */
