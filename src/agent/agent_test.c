@@ -34,10 +34,11 @@ static os_process_t agent;
 
 static void start_agent(const char *token, os_process_t *process)
 {
-    char target[64];
+    char target[64], runtime[96];
     snprintf(target, sizeof target, "127.0.0.1:%u", test_manager_port(manager));
+    snprintf(runtime, sizeof runtime, "XDG_RUNTIME_DIR=%s", folder);
     const char *const arguments[] = {"agent-test", "agent", state_folder, target, token, NULL};
-    const char *const environment[] = {"INSPAN_LOG=info", NULL};
+    const char *const environment[] = {"INSPAN_LOG=info", runtime, NULL};
     int output = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     os_spawn_options_t options = {"/proc/self/exe", arguments, environment, NULL, output};
     inspan_error_t err = {.text = ""};
@@ -528,6 +529,16 @@ static void test_bad_data(void **state)
 
 /* ---- Ends of the agent */
 
+static unsigned entries(const char *path)
+{
+    unsigned n = 0;
+    DIR *listing = opendir(path);
+    assert_non_null(listing);
+    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) n += entry->d_name[0] != '.';
+    closedir(listing);
+    return n;
+}
+
 static void test_good_bye(void **state)
 {
     (void)state;
@@ -541,10 +552,7 @@ static void test_good_bye(void **state)
     assert_non_null(strstr(failed->failure->text, "the agent of node attic-2 was stopped"));
     char path[300];
     snprintf(path, sizeof path, "%s/run", state_folder);
-    DIR *run = opendir(path);
-    assert_non_null(run);
-    for (struct dirent *entry; (entry = readdir(run)) != NULL;) assert_int_equal(entry->d_name[0], '.');
-    closedir(run);
+    assert_int_equal(entries(path), 0);
 }
 
 /* Its manager is frozen while results are asked for: the agent ends all the same, and soon. */
@@ -558,6 +566,27 @@ static void test_end_beside_a_frozen_manager(void **state)
     kill(agent.pid, SIGTERM);
     assert_int_equal(wait_end(&agent).code, 0);
     assert_true(os_now() - begun < 5 * NS_PER_S); /* and not the 10 s that an answer is waited for */
+}
+
+/* Where the state folder's path is too long for a socket's: elsewhere, and gone afterwards. */
+static void test_sockets_elsewhere(void **state)
+{
+    (void)state;
+    char path[100];
+    test_manager_wait_register(manager, 1);
+    kill(agent.pid, SIGTERM);
+    assert_int_equal(wait_end(&agent).code, 0);
+    while (strlen(state_folder) < 120) strcat(state_folder, "/abcdefghi");
+    start_agent(TOKEN, &agent);
+    test_manager_wait_register(manager, 2);
+    snprintf(path, sizeof path, "%s/inspan", folder);
+    assert_int_equal(entries(path), 1);
+    order_start(1, "wait");
+    test_manager_wait_state(manager, 1, STATE(RUNNING));
+    kill(agent.pid, SIGTERM);
+    assert_int_equal(wait_end(&agent).code, 0);
+    assert_int_equal(entries(path), 0);
+    agent.pid = 0;
 }
 
 /* A restored backup, readable by all: closed again. One that others could write to is not used. */
@@ -631,6 +660,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_bad_data, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_good_bye, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_end_beside_a_frozen_manager, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_sockets_elsewhere, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_private_folder, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leftovers_are_ended, open_scene, close_scene),
     };
