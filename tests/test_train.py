@@ -316,21 +316,26 @@ def test_a_program_that_cannot_be_started_again_ends_nothing(inspan, cluster, mo
     shutil.copy(INSPAN, copy)
     monkeypatch.setattr(conftest, "INSPAN", copy)
     one = cluster(1)
+    log = []
+    readers = [threading.Thread(target=lambda pipe=pipe: log.extend(iter(pipe.readline, "")), daemon=True)
+               for pipe in (one.up.process.stdout, one.up.process.stderr)]
+    for reader in readers:
+        reader.start()
+    # until then a loss is a failed start, and ends it
+    wait_for(lambda: any("1 node has registered" in line for line in log), 30, "`up` has seen its node")
     copy.rename(inspan.folder / "away")
     monkeypatch.setattr(conftest, "INSPAN", INSPAN)
     children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(one.up.process.pid)], capture_output=True,
                               text=True, check=True).stdout
     manager = int(re.search(r"(\d+) inspan manager", children).group(1))
     os.kill(manager, signal.SIGKILL)
-    log = []
-    reader = threading.Thread(target=lambda: log.extend(iter(one.up.process.stderr.readline, "")), daemon=True)
-    reader.start()
-    wait_for(lambda: any("manager cannot be started" in line for line in log), 30, "a start has failed")
+    wait_for(lambda: any("manager cannot be started" in line for line in log), 30, f"a start has failed: {log}")
     (inspan.folder / "away").rename(copy)
     wait_for(lambda: one.ready(1), 60, "the manager is back and the agent with it")
     one.up.process.terminate()
-    reader.join(30)
     assert one.up.process.wait(30) == 0
+    for reader in readers:
+        reader.join(30)
 
 
 def test_another_machine_joins_and_leaves(inspan, cluster):
