@@ -13,6 +13,7 @@
 #include "agent/agent_test.h"
 #include "base/hash.h"
 #include "base/vec.h"
+#include "platform/os/os_cond.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 #include "rpc/rpc.h"
@@ -36,7 +37,7 @@ struct test_manager {
     uint16_t port;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    os_cond_t changed;
     rpc_call_t *session;
     vec_of(ProtobufCMessage *) orders;
     vec_of(Inspan__V1__AgentUp *) ups;
@@ -84,7 +85,7 @@ static void attach_message(void *context, rpc_call_t *call, const ProtobufCMessa
         down.registered = &registered;
         rpc_call_send(call, &down.base);
     }
-    pthread_cond_broadcast(&manager->changed);
+    os_cond_broadcast(&manager->changed);
     pthread_mutex_unlock(&manager->mutex);
 }
 
@@ -93,7 +94,7 @@ static void attach_half_close(void *context, rpc_call_t *call)
     test_manager_t *manager = context;
     pthread_mutex_lock(&manager->mutex);
     manager->left++;
-    pthread_cond_broadcast(&manager->changed);
+    os_cond_broadcast(&manager->changed);
     pthread_mutex_unlock(&manager->mutex);
     rpc_call_finish(call, INSPAN_OK, "");
 }
@@ -126,7 +127,7 @@ static void log_message(void *context, rpc_call_t *call, const ProtobufCMessage 
     log->text[log->bytes] = '\0';
     log->dropped += chunk->dropped_bytes;
     log->ended |= chunk->end;
-    pthread_cond_broadcast(&manager->changed);
+    os_cond_broadcast(&manager->changed);
     pthread_mutex_unlock(&manager->mutex);
 }
 
@@ -148,7 +149,7 @@ static void stat_message(void *context, rpc_call_t *call, const ProtobufCMessage
     pthread_mutex_lock(&manager->mutex);
     bool mute = manager->mute;
     manager->muted += mute;
-    pthread_cond_broadcast(&manager->changed);
+    os_cond_broadcast(&manager->changed);
     pthread_mutex_unlock(&manager->mutex);
     if (mute) return;
     const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
@@ -291,11 +292,8 @@ test_manager_t *test_manager_open(const char *folder, uint16_t port, const char 
     char listen[64];
     inspan_error_t err = {.text = ""};
     snprintf(manager->folder, sizeof manager->folder, "%s", folder);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&manager->mutex, NULL);
-    pthread_cond_init(&manager->changed, &monotonic);
+    os_cond_open(&manager->changed);
     snprintf(listen, sizeof listen, "127.0.0.1:%u", port);
     rpc_server_options_t options = {.listen = listen,
                                     .token = token,
@@ -360,8 +358,7 @@ void test_manager_order(test_manager_t *manager, const Inspan__V1__AgentDown *me
 /* Under the mutex: wait for the next change; the test fails at the deadline. */
 static void wait_change(test_manager_t *manager, ns_t deadline, const char *what)
 {
-    struct timespec until = {.tv_sec = deadline / NS_PER_S, .tv_nsec = deadline % NS_PER_S};
-    if (pthread_cond_timedwait(&manager->changed, &manager->mutex, &until) == 0) return;
+    if (os_cond_wait_until(&manager->changed, &manager->mutex, deadline)) return;
     for (size_t i = 0; i < manager->ups.n; i++) {
         const Inspan__V1__AgentUp *up = manager->ups.items[i];
         if (up->kind_case != INSPAN__V1__AGENT_UP__KIND_WORKER) continue;

@@ -1,9 +1,7 @@
 /* The public calls: check arguments, choose the algorithm, hand over to the I/O thread, wait. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "comm/internal.h"
@@ -61,20 +59,16 @@ inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t
 
 static void init_conditions(inspan_comm_t *comm)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&comm->lock, NULL);
-    pthread_cond_init(&comm->changed, &attr);
+    os_cond_open(&comm->changed);
     for (uint32_t i = COMM_MAX_OPS; i-- > 0;) {
         inspan_op_t *op = &comm->ops[i];
         op->comm = comm;
         op->transfer.op = op;
-        pthread_cond_init(&op->finished, &attr);
+        os_cond_open(&op->finished);
         op->next_free = comm->free_ops;
         comm->free_ops = op;
     }
-    pthread_condattr_destroy(&attr);
 }
 
 void comm_free(inspan_comm_t *comm)
@@ -87,8 +81,8 @@ void comm_free(inspan_comm_t *comm)
         free(comm->peers[peer].wants);
         free(comm->peers[peer].tx.rescue);
     }
-    for (uint32_t i = 0; i < COMM_MAX_OPS; i++) pthread_cond_destroy(&comm->ops[i].finished);
-    pthread_cond_destroy(&comm->changed);
+    for (uint32_t i = 0; i < COMM_MAX_OPS; i++) os_cond_close(&comm->ops[i].finished);
+    os_cond_close(&comm->changed);
     pthread_mutex_destroy(&comm->lock);
     free(comm->scratch);
     free(comm->peers);
@@ -163,8 +157,7 @@ void inspan_comm_close(inspan_comm_t *comm)
     if (comm->transport->blocking) {
         comm_wake(comm);
         pthread_mutex_lock(&comm->lock);
-        while (!comm->closed)
-            pthread_cond_wait(&comm->changed, &comm->lock); /* the I/O thread's bound is 1 s */
+        while (!comm->closed) os_cond_wait(&comm->changed, &comm->lock); /* the I/O thread's bound is 1 s */
         pthread_mutex_unlock(&comm->lock);
     } else {
         exec_wake(comm); /* sim: what it said is in memory already */
@@ -362,7 +355,7 @@ void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status
     if (done != NULL)
         release(op);
     else
-        pthread_cond_broadcast(&op->finished);
+        os_cond_broadcast(&op->finished);
     pthread_mutex_unlock(&comm->lock);
     if (done != NULL) done(context, status);
 }
@@ -388,11 +381,10 @@ inspan_status_t inspan_op_wait(inspan_op_t *op, int64_t timeout_ns)
     inspan_comm_t *comm = op->comm;
     const ns_t now = timeout_ns > 0 ? os_now() : 0;
     const ns_t until = timeout_ns <= 0 ? 0 : timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
-    const struct timespec deadline = {until / NS_PER_S, until % NS_PER_S};
     pthread_mutex_lock(&comm->lock);
-    int rc = timeout_ns > 0 && comm->transport->blocking ? 0 : ETIMEDOUT;
-    while (op->state == OP_PENDING && rc == 0)
-        rc = pthread_cond_timedwait(&op->finished, &comm->lock, &deadline);
+    bool waiting = timeout_ns > 0 && comm->transport->blocking;
+    while (op->state == OP_PENDING && waiting)
+        waiting = os_cond_wait_until(&op->finished, &comm->lock, until);
     const bool finished = op->state == OP_DONE;
     const inspan_status_t status = finished ? op->status : INSPAN_TIMEOUT;
     if (finished) release(op);

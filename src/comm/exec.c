@@ -396,7 +396,7 @@ static void continue_closing(inspan_comm_t *comm)
     for (uint32_t peer = 0; peer < comm->world; peer++) comm->peers[peer].gone = true;
     pthread_mutex_lock(&comm->lock);
     comm->closed = true; /* the last thing: the closing thread frees everything */
-    pthread_cond_broadcast(&comm->changed);
+    os_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
 }
 

@@ -129,7 +129,7 @@ static failure_listener_t next_listener(inspan_comm_t *comm)
             next = comm->listeners[i];
         }
     comm->handler_running = next.fn != NULL;
-    if (next.fn == NULL) pthread_cond_broadcast(&comm->changed);
+    if (next.fn == NULL) os_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     return next;
 }

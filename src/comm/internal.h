@@ -32,6 +32,7 @@
 
 #include "comm/comm.h"
 #include "core/collective/schedule.h"
+#include "platform/os/os_cond.h"
 #include "platform/wire/data.h"
 
 #define COMM_MAX_OPS      256  /* pending operations */
@@ -170,7 +171,7 @@ struct inspan_op {
     inspan_comm_t *comm;
     op_state_t state;
     inspan_status_t status;
-    pthread_cond_t finished;
+    os_cond_t finished;
     comm_done_fn done;
     void *done_context;
     inspan_op_t *next_free;
@@ -324,7 +325,7 @@ struct inspan_comm {
 
     /* Under lock. */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* closed, handler_running */
+    os_cond_t changed; /* closed, handler_running */
     inspan_op_t ops[COMM_MAX_OPS];
     inspan_op_t *free_ops;
     uint32_t pending;

@@ -92,7 +92,7 @@ static bool deliver(inspan_comm_t *comm, uint32_t from, const uint8_t *data, siz
     fn(context, from, data, bytes);
     pthread_mutex_lock(&comm->lock);
     comm->handler_running = false;
-    pthread_cond_broadcast(&comm->changed);
+    os_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     return true;
 }
@@ -145,7 +145,7 @@ void message_deliver_kept(inspan_comm_t *comm)
 void message_wait_for_handler(inspan_comm_t *comm)
 {
     if (comm->transport->is_current(comm->transport_self) || !comm->transport->blocking) return;
-    while (comm->handler_running) pthread_cond_wait(&comm->changed, &comm->lock);
+    while (comm->handler_running) os_cond_wait(&comm->changed, &comm->lock);
 }
 
 void comm_set_message_handler(inspan_comm_t *comm, comm_message_fn fn, void *context)
