@@ -193,8 +193,8 @@ static void on_ready(void *context, uint32_t index)
 static inspan_status_t compute(trainer_t *trainer, double *loss_sum, inspan_error_t *err)
 {
     uint64_t first = 0, n = 0;
-    train_share(trainer->job.train.global_batch, trainer->world, trainer->rank, &first, &n);
-    first += trainer->step * trainer->job.train.global_batch;
+    step_share(trainer->step, trainer->job.train.global_batch, trainer->rank, trainer->world, &first, &n);
+
     *loss_sum = 0;
     if (n == 0) return inspan_ddp_seal(trainer->ddp, 0, err);
     for (uint64_t done = 0; done < n;) {

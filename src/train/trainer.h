@@ -40,10 +40,6 @@ typedef struct trainer_options {
     trainer_hooks_t hooks;
 } trainer_options_t;
 
-/* Samples [*first, *first + *n) of `batch` consecutive ones are rank's: contiguous, in rank order, equal but
- * for one. */
-void train_share(uint64_t batch, uint32_t world, uint32_t rank, uint64_t *first, uint64_t *n);
-
 /* Load the data, make model, optimiser and reducer; all ranks meet here: MISMATCH where their weights differ.
  * What nn_data_open, nn_model_open, nn_optimizer_open, inspan_ddp_open give. */
 inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **trainer, inspan_error_t *err);

@@ -21,7 +21,7 @@ static uint64_t evaluated_samples(const trainer_t *trainer)
 static inspan_status_t evaluate_share(trainer_t *trainer, double sums[EVALUATE_SUM], inspan_error_t *err)
 {
     uint64_t first = 0, n = 0, targets = 1;
-    train_share(evaluated_samples(trainer), trainer->world, trainer->rank, &first, &n);
+    step_share(0, evaluated_samples(trainer), trainer->rank, trainer->world, &first, &n);
     if (trainer->model_config.kind == NN_GPT) targets = trainer->model_config.context;
     for (uint64_t done = 0; done < n;) {
         nn_batch_t batch;

@@ -4,6 +4,7 @@
 
 #include <inspan/ddp.h>
 
+#include "core/step/step.h"
 #include "train/trainer.h"
 
 #define TRAIN_WAIT                                                                                           \

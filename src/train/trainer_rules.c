@@ -3,12 +3,6 @@
 
 #include "train/trainer_internal.h"
 
-void train_share(uint64_t batch, uint32_t world, uint32_t rank, uint64_t *first, uint64_t *n)
-{
-    *first = (uint64_t)((unsigned __int128)batch * rank / world);
-    *n = (uint64_t)((unsigned __int128)batch * (rank + 1) / world) - *first;
-}
-
 static bool same_hash(const double *halves, uint32_t a, uint32_t b)
 {
     return halves[2 * a] == halves[2 * b] && halves[2 * a + 1] == halves[2 * b + 1];

@@ -9,27 +9,6 @@
 
 #include "train/trainer_internal.h"
 
-static void shares_cover_the_batch_once(void **state)
-{
-    (void)state;
-    static const uint32_t worlds[] = {1, 2, 3, 5, 7, 256};
-    static const uint64_t batches[] = {0, 1, 2, 3, 7, 64, 1000003, UINT64_MAX / 2};
-    for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
-        for (size_t b = 0; b < sizeof batches / sizeof batches[0]; b++) {
-            uint64_t expected = 0, least = UINT64_MAX, most = 0;
-            for (uint32_t rank = 0; rank < worlds[w]; rank++) {
-                uint64_t first = 0, n = 0;
-                train_share(batches[b], worlds[w], rank, &first, &n);
-                assert_int_equal(first, expected);
-                expected += n;
-                if (n < least) least = n;
-                if (n > most) most = n;
-            }
-            assert_int_equal(expected, batches[b]);
-            assert_true(most - least <= 1);
-        }
-}
-
 static void ranks_with_other_weights_are_named(void **state)
 {
     (void)state;
@@ -106,7 +85,7 @@ static void evaluations_do_not_slow_the_shown_speed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_cover_the_batch_once),
+
         cmocka_unit_test(ranks_with_other_weights_are_named),
         cmocka_unit_test(micro_batches_fit_into_memory),
         cmocka_unit_test(evaluations_do_not_slow_the_shown_speed),

@@ -222,7 +222,7 @@ static void events_out_of_place_change_nothing(void **state)
 static void shares_cover_the_batch_once(void **state)
 {
     (void)state;
-    static const uint64_t batches[] = {0, 1, 2, 5, 64, 1000003};
+    static const uint64_t batches[] = {0, 1, 2, 5, 64, 1000003, UINT64_MAX / 8};
     for (size_t b = 0; b < sizeof batches / sizeof batches[0]; b++)
         for (uint32_t world = 1; world <= 9; world++) {
             uint64_t next = 3 * batches[b], least = UINT64_MAX, most = 0;
