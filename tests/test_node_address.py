@@ -27,6 +27,10 @@ def far():
     made = ip("netns", "add", name)
     if made.returncode != 0:
         pytest.skip(f"no namespace here: {made.stderr.strip()}")
+    entered = ip("-n", name, "link")
+    if entered.returncode != 0:
+        ip("netns", "del", name)
+        pytest.skip(f"namespaces cannot be entered here: {entered.stderr.strip()}")
     try:
         for words in [("link", "add", near, "type", "veth", "peer", "name", inside),
                       ("link", "set", inside, "netns", name), ("addr", "add", f"{prefix}.1/24", "dev", near),

@@ -180,6 +180,22 @@ static bool has_capability(unsigned bit)
     return (effective >> bit & 1) != 0;
 }
 
+/* Some containers have the rights and still cannot: ip mounts things of its own before it enters a namespace.
+ */
+static inspan_status_t probe_namespace(inspan_error_t *err)
+{
+    char name[LAB_NAME_SIZE];
+    inspan_error_t why = {0};
+    snprintf(name, sizeof name, "inspan-probe-%ld", (long)getpid());
+    inspan_status_t status = lab_run(&why, "ip", "netns", "add", name);
+    if (status != INSPAN_OK)
+        return error_set(err, INSPAN_UNSUPPORTED, "--link does not work in this container: %.300s", why.text);
+    status = lab_run(&why, "ip", "-n", name, "link", "set", "lo", "up");
+    lab_run(NULL, "ip", "netns", "del", name);
+    if (status == INSPAN_OK) return INSPAN_OK;
+    return error_set(err, INSPAN_UNSUPPORTED, "--link does not work in this container: %.300s", why.text);
+}
+
 inspan_status_t lab_probe(bool links, bool cores, inspan_error_t *err)
 {
     char path[64];
@@ -196,6 +212,10 @@ inspan_status_t lab_probe(bool links, bool cores, inspan_error_t *err)
         if (!lab_find_program(programs[i], path, sizeof path))
             return error_set(err, INSPAN_UNSUPPORTED,
                              "--link needs the program %s: install the package iproute2", programs[i]);
+    if (links) {
+        const inspan_status_t status = probe_namespace(err);
+        if (status != INSPAN_OK) return status;
+    }
     lab_cpu_t cpu;
     return cores ? lab_cpu_find(&cpu, err) : INSPAN_OK;
 }
