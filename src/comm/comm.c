@@ -413,16 +413,25 @@ void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause)
     comm_wake(comm);
 }
 
+void comm_own_cause(const inspan_comm_t *comm, inspan_cause_t *cause, const char *operation, const char *what)
+{
+    const inspan_member_t *self = &comm->members[comm->rank];
+    const bool v6 = strchr(self->address, ':') != NULL;
+    *cause = (inspan_cause_t){
+        .status = INSPAN_ABORTED, .rank = (int32_t)comm->rank, .noticed_by = (int32_t)comm->rank};
+    memcpy(cause->node, self->node, sizeof cause->node);
+    snprintf(cause->address, sizeof cause->address, "%s%.50s%s:%u", v6 ? "[" : "", self->address,
+             v6 ? "]" : "", self->port);
+    snprintf(cause->operation, sizeof cause->operation, "%s", operation);
+    snprintf(cause->text, sizeof cause->text, "rank %u (node %.40s) %.190s", comm->rank, self->node, what);
+}
+
 void inspan_comm_abort(inspan_comm_t *comm, const char *why)
 {
-    inspan_cause_t cause = {
-        .status = INSPAN_ABORTED, .rank = (int32_t)comm->rank, .noticed_by = (int32_t)comm->rank};
-    const inspan_member_t *self = &comm->members[comm->rank];
-    memcpy(cause.node, self->node, sizeof cause.node);
-    snprintf(cause.address, sizeof cause.address, "%.50s:%u", self->address, self->port);
-    snprintf(cause.operation, sizeof cause.operation, "abort");
-    snprintf(cause.text, sizeof cause.text, "rank %u (node %.40s) gave up: %s", comm->rank, self->node,
-             why != NULL ? why : "no reason given");
+    inspan_cause_t cause;
+    char what[256];
+    snprintf(what, sizeof what, "gave up: %.240s", why != NULL ? why : "no reason given");
+    comm_own_cause(comm, &cause, "abort", what);
     comm_poison(comm, &cause);
 }
 

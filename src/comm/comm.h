@@ -99,7 +99,7 @@ inspan_status_t comm_add_failure_handler(inspan_comm_t *comm, comm_failure_fn fn
 void comm_remove_failure_handler(inspan_comm_t *comm, comm_failure_fn fn, void *context);
 
 /* Called on the I/O thread when op has finished (status tells how); instead of waiting. Must not block. The
- * op is released after the call. Set right after the op was started, by the thread that started it; runs at
+ * op is released before the call. Set right after the op was started, by the thread that started it; runs at
  * once if it is already finished. */
 typedef void (*comm_done_fn)(void *context, inspan_status_t status);
 void comm_op_on_done(inspan_op_t *op, comm_done_fn fn, void *context);

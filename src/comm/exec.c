@@ -368,9 +368,8 @@ static void begin_closing(inspan_comm_t *comm)
     comm->close_until = comm->transport->now(comm->transport_self) + NS_PER_S;
     if (comm->health == COMM_HEALTHY &&
         (comm->n_active + comm->n_transfers > 0 || comm->waiting_first != NULL)) {
-        inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = (int32_t)comm->rank};
-        snprintf(cause.text, sizeof cause.text, "rank %u closed the communicator with operations pending",
-                 comm->rank);
+        inspan_cause_t cause;
+        comm_own_cause(comm, &cause, "close", "closed the communicator with operations pending");
         fail_propose(comm, &cause);
     }
     fail_settle(comm, true);
@@ -436,6 +435,7 @@ void exec_wake(inspan_comm_t *comm)
 void exec_readable(inspan_comm_t *comm, uint32_t peer)
 {
     if (!comm->peers[peer].gone) rx_read(comm, peer);
+    fail_settle(comm, false);
     pump(comm);
 }
 

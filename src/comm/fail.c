@@ -1,13 +1,18 @@
 /*
  * The first failure ends the communicator.
  *
- *   HEALTHY --a failure--> SETTLING --20 ms--> FAILED
+ *   HEALTHY --a failure--> SETTLING --all last words are in, or 80 ms--> FAILED
  *
  * SETTLING: no data moves any more, the cause has gone to all peers (ABORT), theirs come in. Each rank keeps
  * the cause with the lowest rank at fault (an unknown one counts as highest; of equal ones the first), and
- * hands on one that it found itself. So when one failure is noticed in several ways, or two ranks die at
- * once, all that can still hear each other end with the same cause. FAILED: all pending operations finish
- * with its status, later calls fail at once.
+ * hands on one that it found itself. After 20 ms it says its last word: ABORT again, marked so; from then on
+ * it adds nothing of its own. The lowest of all last words is the cause. So when one failure is noticed in
+ * several ways, or two ranks die at once, all that can still hear each other within 80 ms end with the same
+ * cause, at almost the same time. FAILED: all pending operations finish with its status, later calls fail at
+ * once.
+ *
+ * A peer that broke the protocol is not heard any more (`deaf` to it: its bytes go nowhere), but its stream
+ * stays until the communicator closes: it must hear why, or it would blame this rank for a closed connection.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +21,8 @@
 #include "base/log.h"
 #include "comm/internal.h"
 
-#define SETTLE (20 * NS_PER_MS)
+#define SETTLE_LEAST (20 * NS_PER_MS)
+#define SETTLE_MOST  (80 * NS_PER_MS) /* all ranks must know of a failure within 100 ms */
 
 /* Which of two causes counts: the lower one. Unknown ranks (-1) come last. */
 static uint64_t order(const inspan_cause_t *cause)
@@ -24,7 +30,17 @@ static uint64_t order(const inspan_cause_t *cause)
     return (uint64_t)(uint32_t)cause->rank << 32 | (uint32_t)cause->noticed_by;
 }
 
-void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause)
+static void mark_aborts(inspan_comm_t *comm)
+{
+    for (uint32_t peer = 0; peer < comm->world; peer++) {
+        if (peer == comm->rank || comm->peers[peer].gone) continue;
+        comm->peers[peer].tx.abort = true;
+        exec_mark(comm, peer);
+    }
+}
+
+/* One of the causes that are known now. */
+static void consider(inspan_comm_t *comm, const inspan_cause_t *cause)
 {
     if (comm->health == COMM_FAILED) return;
     /* comm->cause is also read by calling threads, but only once `failed` is set */
@@ -34,25 +50,50 @@ void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause)
     } else {
         comm->health = COMM_SETTLING;
         comm->cause = *cause;
-        comm->settle_until = comm->transport->now(comm->transport_self) + SETTLE;
-        comm->transport->tick_in(comm->transport_self, SETTLE);
+        comm->settle_since = comm->transport->now(comm->transport_self);
+        comm->transport->tick_in(comm->transport_self, SETTLE_LEAST);
+        for (uint32_t peer = 0; peer < comm->world; peer++) {
+            if (peer == comm->rank || comm->peers[peer].gone) continue;
+            rx_discard(comm, peer);
+            tx_rescue(comm, peer);
+        }
     }
+    mark_aborts(comm);
+}
+
+void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause)
+{
+    if (!comm->last_word) consider(comm, cause);
+}
+
+void fail_heard(inspan_comm_t *comm, uint32_t peer, const inspan_cause_t *cause, bool last_word)
+{
+    comm->peers[peer].aborted = true;
+    comm->peers[peer].last_word |= last_word;
+    consider(comm, cause);
+}
+
+/* Has everybody said its last word that will say one? */
+static bool all_said(const inspan_comm_t *comm)
+{
     for (uint32_t peer = 0; peer < comm->world; peer++) {
-        comm_peer_t *p = &comm->peers[peer];
-        if (peer == comm->rank || p->gone) continue;
-        rx_discard(comm, peer);
-        tx_rescue(comm, peer);
-        p->tx.abort = true;
-        exec_mark(comm, peer);
+        const comm_peer_t *p = &comm->peers[peer];
+        const bool lost = comm->cause.status == INSPAN_PEER_LOST && comm->cause.rank == (int32_t)peer;
+        if (peer != comm->rank && !p->gone && !p->deaf && !p->bye && !lost && !p->last_word) return false;
     }
+    return true;
 }
 
 void fail_settle(inspan_comm_t *comm, bool now)
 {
     if (comm->health != COMM_SETTLING) return;
-    const ns_t left = comm->settle_until - comm->transport->now(comm->transport_self);
-    if (!now && left > 0) {
-        comm->transport->tick_in(comm->transport_self, left);
+    const ns_t took = comm->transport->now(comm->transport_self) - comm->settle_since;
+    if (!comm->last_word && (now || took >= SETTLE_LEAST)) {
+        comm->last_word = true;
+        mark_aborts(comm);
+    }
+    if (!now && took < SETTLE_MOST && !(comm->last_word && all_said(comm))) {
+        comm->transport->tick_in(comm->transport_self, (comm->last_word ? SETTLE_MOST : SETTLE_LEAST) - took);
         return;
     }
     comm->health = COMM_FAILED;
@@ -110,10 +151,9 @@ void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const
 void fail_protocol(inspan_comm_t *comm, uint32_t peer, const char *what)
 {
     comm_peer_t *p = &comm->peers[peer];
+    if (p->gone || p->deaf) return;
     fail_peer(comm, peer, INSPAN_CORRUPT, "sent %s", what);
-    p->gone = true; /* nothing that follows on this stream can be trusted */
-    tx_rescue(comm, peer);
-    comm->transport->drop(comm->transport_self, peer);
+    p->deaf = true; /* nothing that follows on this stream can be trusted */
 }
 
 /* ---- Listeners ------------------------------------------------------------------------------- */

@@ -261,6 +261,9 @@ typedef struct comm_peer {
     bool gone;              /* the stream is closed */
     bool bye;               /* it closed in order: no operation beyond `posted` will come */
     bool aborted;           /* it sent its cause */
+    bool last_word;         /* and it will send no other */
+    bool deaf;              /* what it sends goes nowhere; it is still told the cause */
+    int broken;             /* errno of a send to it that failed */
     bool dirty;             /* something to send */
     uint64_t posted;        /* its last operation */
     uint64_t eager_in;      /* eager budget that it has left */
@@ -347,7 +350,8 @@ struct inspan_comm {
 
     /* I/O thread. */
     comm_health_t health;
-    ns_t settle_until, close_until, last_tick;
+    ns_t settle_since, close_until, last_tick;
+    bool last_word;                           /* this rank adds no cause of its own any more */
     comm_run_t *waiting_first, *waiting_last; /* started, not yet begun */
     comm_run_t *runs[COMM_RING];              /* active, by sequence number */
     data_call_t calls[COMM_RING];             /* own, by sequence number */
@@ -379,6 +383,8 @@ inspan_status_t comm_create(const comm_options_t *options, const comm_transport_
 void comm_free(inspan_comm_t *comm); /* not its transport */
 void comm_wake(inspan_comm_t *comm);
 void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status); /* I/O thread */
+void comm_own_cause(const inspan_comm_t *comm, inspan_cause_t *cause, const char *operation,
+                    const char *what); /* this rank is at fault: "rank N (node X) `what`" */
 void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size);
 const char *comm_dtype_name(uint8_t dtype);
 inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t *err);
@@ -430,6 +436,7 @@ void transfer_drop_all(inspan_comm_t *comm, inspan_status_t status);
 
 /* rx.c, tx.c */
 void rx_read(inspan_comm_t *comm, uint32_t peer);
+void rx_closed(inspan_comm_t *comm, uint32_t peer, int error); /* the stream is broken; 0: it ended */
 void rx_discard(inspan_comm_t *comm, uint32_t peer); /* what is being received goes nowhere any more */
 void tx_flush(inspan_comm_t *comm, uint32_t peer);
 void tx_rescue(inspan_comm_t *comm, uint32_t peer); /* let go of all buffers of operations */
@@ -443,7 +450,8 @@ void stage_give(stage_t *stage, uint32_t page);
 void stage_append(stage_t *stage, page_chain_t *chain, uint32_t page);
 
 /* fail.c */
-void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause);
+void fail_propose(inspan_comm_t *comm, const inspan_cause_t *cause); /* found by this rank */
+void fail_heard(inspan_comm_t *comm, uint32_t peer, const inspan_cause_t *cause, bool last_word);
 void fail_settle(inspan_comm_t *comm, bool now); /* make the cause final, if its time has come or `now` */
 void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

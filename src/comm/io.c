@@ -118,30 +118,31 @@ static void dispatch_fd(comm_io_t *io, uint64_t key, uint32_t events)
 /* Run the timers that are due; the time until the next one, or -1. */
 static ns_t run_timers(comm_io_t *io)
 {
-    ns_t now = os_now(), next = -1;
+    const ns_t now = os_now();
+    ns_t next = -1;
     pthread_mutex_lock(&io->lock);
     for (uint32_t i = 0; i < IO_MAX_TIMERS; i++) {
         io_timer_t *timer = &io->timers[i];
+        if (timer->id == 0 || timer->due > now) continue;
+        comm_io_timer_fn fn = timer->fn;
+        void *context = timer->context;
+        io->running = timer;
+        io->calls++;
+        io->running_generation = timer->id;
+        if (timer->once)
+            timer->id = 0;
+        else /* periods missed while the process was stopped are not made up for */
+            timer->due = timer->due + timer->period > now ? timer->due + timer->period : now + timer->period;
+        pthread_mutex_unlock(&io->lock);
+        fn(context, now);
+        pthread_mutex_lock(&io->lock);
+        io->running = NULL;
+        pthread_cond_broadcast(&io->idle);
+    }
+    for (uint32_t i = 0; i < IO_MAX_TIMERS; i++) { /* only now: callbacks set timers in any slot */
+        const io_timer_t *timer = &io->timers[i];
         if (timer->id == 0) continue;
-        if (timer->due <= now) {
-            comm_io_timer_fn fn = timer->fn;
-            void *context = timer->context;
-            io->running = timer;
-            io->calls++;
-            io->running_generation = timer->id;
-            if (timer->once)
-                timer->id = 0;
-            else /* periods missed while the process was stopped are not made up for */
-                timer->due =
-                    timer->due + timer->period > now ? timer->due + timer->period : now + timer->period;
-            pthread_mutex_unlock(&io->lock);
-            fn(context, now);
-            pthread_mutex_lock(&io->lock);
-            io->running = NULL;
-            pthread_cond_broadcast(&io->idle);
-            if (timer->id == 0) continue;
-        }
-        ns_t left = timer->due > now ? timer->due - now : 0;
+        const ns_t left = timer->due > now ? timer->due - now : 0;
         if (next < 0 || left < next) next = left;
     }
     pthread_mutex_unlock(&io->lock);

@@ -150,6 +150,35 @@ static void timers(void **state)
     comm_io_close(io);
 }
 
+/* A chain of one-shot timers, each set from the callback of the one before, into slots before and behind it.
+ */
+static void on_timer_set_next(void *context, ns_t now)
+{
+    counter_t *counter = context;
+    (void)now;
+    if (counter->n < 6)
+        (void)comm_io_timer(counter->io, NS_PER_MS, true, on_timer_set_next, counter, &counter->timer);
+    count(counter);
+}
+
+static void timers_set_by_timers(void **state)
+{
+    (void)state;
+    comm_io_t *io = NULL;
+    assert_int_equal(comm_io_open(&io, NULL), INSPAN_OK);
+    counter_t never, chain;
+    counter_init(&never, io, -1);
+    counter_init(&chain, io, -1);
+    uint32_t first = 0, late = 0;
+    assert_int_equal(comm_io_timer(io, 3600 * NS_PER_S, false, on_timer, &never, &first), INSPAN_OK);
+    assert_int_equal(comm_io_timer(io, 3600 * NS_PER_S, false, on_timer, &never, &late), INSPAN_OK);
+    comm_io_timer_cancel(io, first); /* so a slot before the only other timer is free */
+    assert_int_equal(comm_io_timer(io, NS_PER_MS, true, on_timer_set_next, &chain, &first), INSPAN_OK);
+    assert_true(wait_for(&chain, 7));
+    comm_io_timer_cancel(io, late);
+    comm_io_close(io);
+}
+
 /* Removal waits for a running callback: its context may be freed right after. */
 static void removal_races(void **state)
 {
@@ -193,9 +222,8 @@ static void waiting_costs_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descriptors_and_removal),
-        cmocka_unit_test(timers),
-        cmocka_unit_test(removal_races),
+        cmocka_unit_test(descriptors_and_removal), cmocka_unit_test(timers),
+        cmocka_unit_test(timers_set_by_timers),    cmocka_unit_test(removal_races),
         cmocka_unit_test(waiting_costs_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,18 +19,37 @@
 
 #define READ_CALLS 8 /* of one peer, before the others have their turn */
 
-static void closed(inspan_comm_t *comm, uint32_t peer, int error)
+void rx_closed(inspan_comm_t *comm, uint32_t peer, int error)
 {
     comm_peer_t *p = &comm->peers[peer];
-    const bool expected = p->bye || p->aborted;
+    const bool expected = p->bye || p->aborted || p->deaf;
+    if (error == 0) error = p->broken;
     p->gone = true;
     tx_rescue(comm, peer);
     comm->transport->drop(comm->transport_self, peer);
     if (expected || comm->close_until != 0) return;
-    fail_peer(comm, peer, INSPAN_PEER_LOST, "%s",
-              error == 0           ? "closed its connection (its process ended)"
-              : error == ETIMEDOUT ? "does not answer any more (connection timed out)"
-                                   : strerror(error));
+    switch (error) {
+    case 0:
+    case EPIPE: fail_peer(comm, peer, INSPAN_PEER_LOST, "closed its connection (its process ended)"); return;
+    case ECONNRESET:
+        fail_peer(comm, peer, INSPAN_PEER_LOST, "reset its connection (its process or its machine ended)");
+        return;
+    case ETIMEDOUT:
+        fail_peer(comm, peer, INSPAN_PEER_LOST, "does not answer any more (connection timed out)");
+        return;
+    default: fail_peer(comm, peer, INSPAN_PEER_LOST, "cannot be reached: %s", strerror(error));
+    }
+}
+
+/* The rest of what a peer says that broke the protocol. */
+static void read_deaf(inspan_comm_t *comm, uint32_t peer)
+{
+    for (int calls = 0; calls < READ_CALLS; calls++) {
+        struct iovec iov = {comm->scratch, DATA_PIECE_MAX};
+        const ssize_t got = comm->transport->receive(comm->transport_self, peer, &iov, 1);
+        if (got < 0) rx_closed(comm, peer, errno);
+        if (got < DATA_PIECE_MAX) return;
+    }
 }
 
 static uint8_t rx_charge(const rx_t *rx)
@@ -250,8 +269,7 @@ static void on_abort(inspan_comm_t *comm, uint32_t peer)
         fail_protocol(comm, peer, "a cause that cannot be");
         return;
     }
-    p->aborted = true;
-    fail_propose(comm, &cause);
+    fail_heard(comm, peer, &cause, p->rx.frame.seq != 0);
 }
 
 static void on_bye(inspan_comm_t *comm, uint32_t peer)
@@ -271,6 +289,7 @@ static void end_frame(inspan_comm_t *comm, uint32_t peer)
     comm_peer_t *p = &comm->peers[peer];
     rx_t *rx = &p->rx;
     const rx_mode_t mode = rx->mode;
+    if (p->deaf) return;
     rx->mode = RX_HEADER;
     switch (mode) {
     case RX_STAGE: end_staged(comm, peer); return;
@@ -368,7 +387,7 @@ static void use_look(inspan_comm_t *comm, uint32_t peer)
 {
     comm_peer_t *p = &comm->peers[peer];
     rx_t *rx = &p->rx;
-    while (!p->gone && rx->look_at < rx->look_end) {
+    while (!p->gone && !p->deaf && rx->look_at < rx->look_end) {
         const uint32_t have = rx->look_end - rx->look_at;
         if (rx->mode == RX_HEADER) {
             if (have < DATA_HEADER_BYTES) break;
@@ -397,7 +416,11 @@ void rx_read(inspan_comm_t *comm, uint32_t peer)
 {
     comm_peer_t *p = &comm->peers[peer];
     rx_t *rx = &p->rx;
-    for (int calls = 0; calls < READ_CALLS && !p->gone; calls++) {
+    if (p->deaf) {
+        read_deaf(comm, peer);
+        return;
+    }
+    for (int calls = 0; calls < READ_CALLS && !p->gone && !p->deaf; calls++) {
         struct iovec iov[RX_PIECE_PAGES + 1];
         const uint32_t left = rx->mode == RX_HEADER ? 0 : rx->left;
         int n = left > 0 ? payload_space(comm, rx, iov) : 0;
@@ -406,7 +429,7 @@ void rx_read(inspan_comm_t *comm, uint32_t peer)
         const ssize_t got = comm->transport->receive(comm->transport_self, peer, iov, n);
         if (got == 0) return;
         if (got < 0) {
-            closed(comm, peer, errno);
+            rx_closed(comm, peer, errno);
             return;
         }
         p->heard = comm->transport->now(comm->transport_self);

@@ -88,7 +88,7 @@ static uint32_t put_control(inspan_comm_t *comm, uint32_t peer)
         tx->abort = false;
         uint8_t cause[DATA_CAUSE_MAX];
         const size_t bytes = data_encode_cause(&comm->cause, cause);
-        put_frame(tx, &used, DATA_ABORT, 0, (uint32_t)bytes, 0);
+        put_frame(tx, &used, DATA_ABORT, comm->last_word, (uint32_t)bytes, 0);
         memcpy(tx->control + used, cause, bytes);
         return used + (uint32_t)bytes;
     }
@@ -314,14 +314,10 @@ void tx_flush(inspan_comm_t *comm, uint32_t peer)
         for (int i = 0; i < n; i++) wanted += iov[i].iov_len;
         const ssize_t sent = comm->transport->send(comm->transport_self, peer, iov, n);
         if (sent < 0) {
+            p->broken = errno; /* reading may see a plain end now */
             /* Broken, but what the peer said before may still be there: its cause, or that it closes. */
             for (int i = 0; i < 64 && !p->gone; i++) rx_read(comm, peer);
-            if (!p->gone) {
-                p->gone = true;
-                tx_rescue(comm, peer);
-                comm->transport->drop(comm->transport_self, peer);
-                if (!p->bye && !p->aborted) fail_peer(comm, peer, INSPAN_PEER_LOST, "%s", strerror(errno));
-            }
+            if (!p->gone) rx_closed(comm, peer, p->broken);
             return;
         }
         tx->last = comm->transport->now(comm->transport_self);

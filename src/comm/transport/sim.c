@@ -48,6 +48,7 @@ static ssize_t sim_send(void *self, uint32_t peer, const struct iovec *iov, int 
     comm_sim_t *sim = rank->sim;
     sim_stream_t *s = stream(sim, rank->rank, peer);
     if (s->closed || sim->ranks[peer].crashed || stream(sim, peer, rank->rank)->closed) {
+        rank->allowance = SIM_STREAM; /* what the peer said before is read next */
         errno = EPIPE;
         return -1;
     }

@@ -469,15 +469,22 @@ static bool link_wants_in(const link_t *link)
     return link->in_at < link->in_end || link->probe_in > 0;
 }
 
-static void link_broken(link_t *link)
+static void read_ready(opening_t *o, link_t *link);
+
+static void link_broken(opening_t *o, link_t *link)
 {
-    if (link->outgoing)
+    char who[160];
+    if (link->state == LINK_DONE) { /* checked already: the peer would refuse a second one */
+        read_ready(o, link);        /* perhaps it said why */
+        fail(o, link->peer, INSPAN_PEER_LOST, "%s closed its connection while all were connecting",
+             name(o, link->peer, who));
+    } else if (link->outgoing)
         try_again(link, "closes the connection: something else may listen there, or too many connect to it");
     else
         link_close(link);
 }
 
-static void link_send(link_t *link)
+static void link_send(opening_t *o, link_t *link)
 {
     while (link->fd >= 0 && link_wants_out(link)) {
         const bool head = link->out_at < link->out_end;
@@ -490,7 +497,7 @@ static void link_send(link_t *link)
                 link->out_at = link->out_end = link->probe_out = 0;
                 return;
             }
-            link_broken(link);
+            link_broken(o, link);
             return;
         }
         if (head)
@@ -511,7 +518,7 @@ static void link_receive(opening_t *o, link_t *link)
                                  head ? link->in_end - link->in_at : room, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
         if (got <= 0) {
-            link_broken(link);
+            link_broken(o, link);
             return;
         }
         if (head)
@@ -566,6 +573,21 @@ static void say_ready(opening_t *o)
     }
 }
 
+/* The peer gives up and says why: the others, and whoever asks this rank, hear its cause, not that of ours.
+ */
+static void read_farewell(opening_t *o, link_t *link, uint32_t length)
+{
+    char who[160];
+    inspan_cause_t cause;
+    if (data_decode_cause(link->frame + DATA_HEADER_BYTES, length, &cause) != INSPAN_OK ||
+        cause.status == INSPAN_OK || cause.rank >= (int32_t)o->options->world) {
+        fail(o, link->peer, INSPAN_CORRUPT, "%s sent a cause that cannot be", name(o, link->peer, who));
+        return;
+    }
+    fail(o, link->peer, cause.status, "%s could not open: %s", name(o, link->peer, who), cause.text);
+    o->cause = cause;
+}
+
 /* A kept connection after its probes: exactly one frame is read from it, what follows belongs to the
  * communicator. */
 static void read_ready(opening_t *o, link_t *link)
@@ -581,12 +603,7 @@ static void read_ready(opening_t *o, link_t *link)
         const uint32_t wanted = DATA_HEADER_BYTES + frame.length;
         if (link->frame_at == wanted) {
             link->ready = frame.type == DATA_READY;
-            inspan_cause_t cause;
-            if (link->ready) return;
-            if (data_decode_cause(link->frame + DATA_HEADER_BYTES, frame.length, &cause) != INSPAN_OK)
-                cause.status = INSPAN_CORRUPT;
-            fail(o, link->peer, cause.status, "%s could not open: %s", name(o, link->peer, who), cause.text);
-            o->cause = cause;
+            if (!link->ready) read_farewell(o, link, frame.length);
             return;
         }
         const ssize_t got =
@@ -620,10 +637,10 @@ static void link_event(opening_t *o, link_t *link, short events)
 {
     if (link->state == LINK_CONNECT) {
         outgoing_connected(o, link);
-        if (o->status == INSPAN_OK && link->state == LINK_HELLO) link_send(link);
+        if (o->status == INSPAN_OK && link->state == LINK_HELLO) link_send(o, link);
         return;
     }
-    if ((events & POLLOUT) && link->fd >= 0) link_send(link);
+    if ((events & POLLOUT) && link->fd >= 0) link_send(o, link);
     if (!(events & (POLLIN | POLLHUP | POLLERR)) || link->fd < 0 || o->status != INSPAN_OK) return;
     if (link->state == LINK_DONE)
         read_ready(o, link);
@@ -715,7 +732,7 @@ static void open_loop(opening_t *o, struct pollfd *fds, link_t **links)
     for (uint32_t peer = 0; peer < world && o->status == INSPAN_OK; peer++) {
         link_t *link = kept(o, peer);
         if (peer == o->options->rank || !link_wants_out(link)) continue;
-        link_send(link); /* READY is 32 bytes and the socket empty */
+        link_send(o, link); /* READY is 32 bytes and the socket empty */
         if (link_wants_out(link))
             fail(o, peer, INSPAN_PEER_LOST, "the connection to rank %u broke while all were connecting",
                  peer);
@@ -732,7 +749,7 @@ static void say_farewell(opening_t *o)
     for (uint32_t peer = 0; peer < o->options->world; peer++) {
         link_t *link = kept(o, peer);
         if (peer == o->options->rank || link->state != LINK_DONE || link->fd < 0) continue;
-        if (link_wants_out(link)) link_send(link); /* a READY half said; then the cause follows it */
+        if (link_wants_out(link)) link_send(o, link); /* a READY half said; then the cause follows it */
         if (!link_wants_out(link))
             (void)send(link->fd, bytes, DATA_HEADER_BYTES + n, MSG_NOSIGNAL | MSG_DONTWAIT);
         shutdown(link->fd, SHUT_WR);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "comm/conformance_test.h"
+#include "comm/internal.h"
 #include "platform/os/os_socket.h"
 #include "platform/os/os_time.h"
 #include "platform/wire/data.h"
@@ -96,6 +98,7 @@ typedef struct open_all {
     comm_options_t options[16];
     inspan_status_t status[16];
     inspan_error_t errors[16];
+    inspan_cause_t causes[16];
     ns_t took[16];
 } open_all_t;
 
@@ -117,6 +120,7 @@ static void fill_options(open_all_t *all, net_t *net, uint32_t n, const comm_opt
         all->options[r].listener = n > 1 ? net->listeners[r] : NULL;
         all->options[r].members = net->members;
         all->options[r].rank = r;
+        all->options[r].cause = &all->causes[r];
         all->options[r].world = n;
         all->options[r].job = 5;
         all->options[r].view = 3;
@@ -153,8 +157,12 @@ static void tcp_close(world_t *world)
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* Open n ranks with options that spoil() has changed; all must fail, rank 0's text must contain `text`. */
-static void must_fail(uint32_t n, void (*spoil)(open_all_t *), inspan_status_t status, const char *text)
+enum { ANYBODY = -2 }; /* two sides of a pair that cannot tell which of them is wrong */
+
+/* Open n ranks with options that spoil() has changed; all must fail, one must say `text` and blame `culprit`.
+ */
+static void must_fail(uint32_t n, void (*spoil)(open_all_t *), inspan_status_t status, int32_t culprit,
+                      const char *text)
 {
     net_t net;
     net_listen(&net, n);
@@ -173,11 +181,14 @@ static void must_fail(uint32_t n, void (*spoil)(open_all_t *), inspan_status_t s
     for (uint32_t r = 0; r < n; r++) {
         assert_int_not_equal(all.status[r], INSPAN_OK);
         assert_true(all.took[r] < 3 * NS_PER_S);
-        found |= all.status[r] == status && strstr(all.errors[r].text, text) != NULL;
+        assert_int_not_equal(all.causes[r].status, INSPAN_OK);
+        found |= all.status[r] == status && (culprit == ANYBODY || all.causes[r].rank == culprit) &&
+                 strstr(all.errors[r].text, text) != NULL;
     }
     if (!found)
         for (uint32_t r = 0; r < n; r++)
-            print_message("rank %u: %s: %s\n", r, inspan_status_text(all.status[r]), all.errors[r].text);
+            print_message("rank %u: %s: %s (rank %d)\n", r, inspan_status_text(all.status[r]),
+                          all.errors[r].text, all.causes[r].rank);
     assert_true(found);
     net_close(&net, n);
 }
@@ -234,15 +245,43 @@ static void silent_port(open_all_t *all) /* somebody listens there and says noth
 static void wrong_members_are_told(void **state)
 {
     (void)state;
-    must_fail(3, other_key, INSPAN_AUTH, "key");
-    must_fail(3, other_job, INSPAN_MISMATCH, "another job");
-    must_fail(3, newer_view, INSPAN_MISMATCH, "it has view 4, this rank still view 3");
-    must_fail(3, other_incarnation, INSPAN_MISMATCH, "restarted");
-    must_fail(3, other_world, INSPAN_MISMATCH, "other members");
-    must_fail(3, closed_port, INSPAN_REFUSED, "cannot connect to rank 2 (node node-2, 127.0.0.1:");
-    must_fail(3, no_address, INSPAN_INVALID, "\"localhost\" is no numeric address");
-    must_fail(3, silent_port, INSPAN_TIMEOUT, "did not answer");
+    must_fail(3, other_key, INSPAN_AUTH, ANYBODY, "key");
+    must_fail(3, other_job, INSPAN_MISMATCH, ANYBODY, "another job");
+    must_fail(3, newer_view, INSPAN_MISMATCH, 2, "it has view 4, this rank still view 3");
+    must_fail(3, other_incarnation, INSPAN_MISMATCH, ANYBODY, "restarted");
+    must_fail(3, other_world, INSPAN_MISMATCH, ANYBODY, "other members");
+    must_fail(3, closed_port, INSPAN_REFUSED, 2, "cannot connect to rank 2 (node node-2, 127.0.0.1:");
+    must_fail(3, no_address, INSPAN_INVALID, 1, "\"localhost\" is no numeric address");
+    must_fail(3, silent_port, INSPAN_TIMEOUT, 2, "did not answer");
     close(silent);
+}
+
+/* A member whose process is dead: all others name it, whoever of them finds it first and tells the others. */
+static void open_unless_1(world_t *world, uint32_t rank, void *context)
+{
+    if (rank != 1) open_rank(world, rank, context);
+}
+
+static void dead_member_is_named_by_all(void **state)
+{
+    (void)state;
+    net_t net;
+    net_listen(&net, 4);
+    comm_listener_close(net.listeners[1]);
+    net.listeners[1] = NULL;
+    world_t world = {.n = 4, .self = &net};
+    comm_options_t options = {.failure_timeout = 5 * NS_PER_S};
+    open_all_t all;
+    fill_options(&all, &net, 4, &options);
+    tcp_each(&world, open_unless_1, &all);
+    for (uint32_t r = 0; r < 4; r++) {
+        if (r == 1) continue;
+        assert_int_not_equal(all.status[r], INSPAN_OK);
+        assert_int_equal(all.causes[r].rank, 1);
+        assert_string_equal(all.causes[r].node, "node-1");
+        assert_true(all.took[r] < 4 * NS_PER_S);
+    }
+    net_close(&net, 4);
 }
 
 /* A stranger that connects to all ports all the time, with what `kind` says. */
@@ -430,6 +469,98 @@ static void steady_state_allocates_nothing(void **state)
     free(in);
     free(out);
     tcp_close(&world);
+}
+
+/* ---- Failing --------------------------------------------------------------------------------- */
+
+typedef struct giving_up {
+    pthread_barrier_t started;
+    float *buffer;
+    ns_t aborted_at, failed_at[16];
+    inspan_status_t status[16], later[16];
+} giving_up_t;
+
+enum { GIVEN_UP = 2000000 };
+
+static void abort_or_fail(world_t *world, uint32_t rank, void *context)
+{
+    giving_up_t *all = context;
+    inspan_comm_t *comm = world->comms[rank];
+    inspan_op_t *op = NULL;
+    all->status[rank] = rank == 1 ? INSPAN_ABORTED
+                                  : inspan_allreduce(comm, all->buffer, all->buffer + GIVEN_UP * (rank + 1),
+                                                     GIVEN_UP, INSPAN_FP32, INSPAN_SUM, &op);
+    pthread_barrier_wait(&all->started);
+    if (rank == 1) {
+        all->aborted_at = os_now();
+        inspan_comm_abort(comm, "tired");
+    }
+    if (op != NULL) all->status[rank] = inspan_op_wait(op, PATIENCE);
+    all->later[rank] = inspan_barrier(comm, &op);
+    if (all->later[rank] == INSPAN_OK) all->later[rank] = inspan_op_wait(op, PATIENCE);
+    all->failed_at[rank] = os_now();
+}
+
+/* In a ring rank 3 never talks to rank 1: it fails in 100 ms as all do, in what it waits for and what it
+ * calls then. One round of three may be late: the machine has other things to do. */
+static void all_fail_in_100_ms(void **state)
+{
+    (void)state;
+    giving_up_t all = {.buffer = calloc((size_t)GIVEN_UP * 6, sizeof(float))};
+    ns_t best = PATIENCE;
+    pthread_barrier_init(&all.started, NULL, 5);
+    for (int round = 0; round < 3; round++) {
+        world_t world;
+        comm_options_t options = {.failure_timeout = 5 * NS_PER_S, .schedule = INSPAN_SCHEDULE_RING};
+        tcp_open(&world, 5, &options);
+        tcp_each(&world, abort_or_fail, &all);
+        ns_t longest = 0;
+        for (uint32_t r = 0; r < 5; r++) {
+            inspan_cause_t cause;
+            assert_int_equal(all.status[r], INSPAN_ABORTED);
+            assert_int_equal(all.later[r], INSPAN_ABORTED);
+            assert_true(inspan_comm_cause(world.comms[r], &cause) && cause.rank == 1);
+            if (all.failed_at[r] - all.aborted_at > longest) longest = all.failed_at[r] - all.aborted_at;
+        }
+        if (longest < best) best = longest;
+        tcp_close(&world);
+    }
+    assert_true(best < (SANITIZED ? 1000 : 100) * NS_PER_MS);
+    pthread_barrier_destroy(&all.started);
+    free(all.buffer);
+}
+
+/* A member sends what is no frame: it is told so over the stream that it broke, and all blame it. */
+static void hostile_member_is_told(void **state)
+{
+    (void)state;
+    for (uint32_t evil = 0; evil < 3; evil += 2) {
+        const uint32_t victim = 2 - evil;
+        world_t world;
+        comm_options_t options = {.failure_timeout = 5 * NS_PER_S};
+        tcp_open(&world, 3, &options);
+        inspan_op_t *ops[3];
+        uint8_t junk[20000];
+        memset(junk, 0xff, sizeof junk); /* much more than what is looked at: it stays unread in the socket */
+        for (uint32_t r = 0; r < 3; r++)
+            if (r != evil) assert_int_equal(inspan_barrier(world.comms[r], &ops[r]), INSPAN_OK);
+        const struct iovec iov = {junk, sizeof junk};
+        inspan_comm_t *comm = world.comms[evil];
+        assert_int_equal(comm->transport->send(comm->transport_self, victim, &iov, 1), sizeof junk);
+        for (uint32_t r = 0; r < 3; r++)
+            if (r != evil) assert_int_equal(inspan_op_wait(ops[r], PATIENCE), INSPAN_CORRUPT);
+        inspan_status_t status = inspan_barrier(comm, &ops[evil]);
+        if (status == INSPAN_OK) status = inspan_op_wait(ops[evil], PATIENCE);
+        assert_int_equal(status, INSPAN_CORRUPT);
+        for (uint32_t r = 0; r < 3; r++) {
+            inspan_cause_t cause;
+            assert_true(inspan_comm_cause(world.comms[r], &cause));
+            assert_int_equal(cause.rank, evil);
+            assert_int_equal(cause.noticed_by, victim);
+            assert_non_null(strstr(cause.text, "bytes that are no frame"));
+        }
+        tcp_close(&world);
+    }
 }
 
 /* ---- Processes ------------------------------------------------------------------------------- */
@@ -672,6 +803,42 @@ static void stopped_in_transfers(void **state)
     stop_one(true);
 }
 
+/* A process that ends at any moment of the connecting (rank 2 never connects, so that it goes on): rank 0
+ * names the one that ended, whatever it sees of it. */
+static void member_dies_while_connecting(void **state)
+{
+    (void)state;
+    for (int us = 500; us < 200000; us *= 4) {
+        net_t net;
+        net_listen(&net, 3);
+        open_all_t all;
+        comm_options_t options = {.failure_timeout = 10 * NS_PER_S};
+        fill_options(&all, &net, 3, &options);
+        const pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            const struct itimerval end = {
+                .it_value = {.tv_usec = us}}; /* SIGALRM ends it, not cleaner than -9 */
+            inspan_comm_t *comm = NULL;
+            setitimer(ITIMER_REAL, &end, NULL);
+            comm_open(&all.options[1], &comm, NULL);
+            for (;;) pause();
+        }
+        comm_listener_close(net.listeners[1]); /* now it is the child's alone */
+        net.listeners[1] = NULL;
+        world_t world = {.n = 3, .self = &net};
+        open_rank(&world, 0, &all);
+        assert_int_not_equal(all.status[0], INSPAN_OK);
+        if (all.causes[0].rank != 1) print_message("%s\n", all.errors[0].text);
+        assert_int_equal(all.causes[0].rank, 1);
+        assert_int_equal(all.causes[0].noticed_by, 0);
+        assert_true(all.took[0] < 5 * NS_PER_S);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        net_close(&net, 3);
+    }
+}
+
 static bool has_ipv6(void)
 {
     os_address_t loopback;
@@ -687,16 +854,15 @@ int main(int argc, char **argv)
     static const harness_t v4 = {"comm over tcp, IPv4", tcp_open, tcp_close};
     static const harness_t v6 = {"comm over tcp, IPv6", tcp_open, tcp_close};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_members_are_told),
-        cmocka_unit_test(strangers_harm_nothing),
-        cmocka_unit_test(late_members),
-        cmocka_unit_test(waiting_costs_no_cpu),
-        cmocka_unit_test(steady_state_allocates_nothing),
+        cmocka_unit_test(wrong_members_are_told), cmocka_unit_test(dead_member_is_named_by_all),
+        cmocka_unit_test(all_fail_in_100_ms),     cmocka_unit_test(hostile_member_is_told),
+        cmocka_unit_test(strangers_harm_nothing), cmocka_unit_test(late_members),
+        cmocka_unit_test(waiting_costs_no_cpu),   cmocka_unit_test(steady_state_allocates_nothing),
     };
     const struct CMUnitTest processes[] = {
-        cmocka_unit_test(killed_in_all_reduces), cmocka_unit_test(killed_in_transfers),
-        cmocka_unit_test(stopped_for_a_second), cmocka_unit_test(stopped_in_all_reduces),
-        cmocka_unit_test(stopped_in_transfers)};
+        cmocka_unit_test(member_dies_while_connecting), cmocka_unit_test(killed_in_all_reduces),
+        cmocka_unit_test(killed_in_transfers),          cmocka_unit_test(stopped_for_a_second),
+        cmocka_unit_test(stopped_in_all_reduces),       cmocka_unit_test(stopped_in_transfers)};
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failed = 0;
 #ifndef __SANITIZE_THREAD__ /* forks */

@@ -70,7 +70,7 @@ typedef enum data_type {
     DATA_POST,      /* the sender has started operation `seq`: a call (DATA_CALL_BYTES)               */
     DATA_CREDIT,    /* the sender consumed staged bytes: so many more may be sent. No payload         */
     DATA_MESSAGE,   /* a small message, 1 to DATA_MESSAGE_MAX                                         */
-    DATA_ABORT,     /* the communicator failed: a cause. The last frame that counts                   */
+    DATA_ABORT,     /* the communicator failed: a cause. Sequence number 1: the sender's last word    */
     DATA_PING,      /* alive. No payload                                                              */
     DATA_READY,     /* all pairs of the sender are checked. No payload; only while opening            */
     DATA_BYE,       /* the sender closes in order. No payload; the last frame                         */
