@@ -294,14 +294,21 @@ static void beside_collectives(world_t *world, uint32_t rank, void *context)
         CHECK(inspan_allreduce(comm, in, out, 4, INSPAN_FP32, INSPAN_SUM, &sum) == INSPAN_OK);
         CHECK(world->wait(world, rank, sum) == INSPAN_OK && out[3] == 12);
     }
-    if (rank == 0) CHECK(inspan_op_test(large[0].op) == INSPAN_PENDING);
+    if (rank == 0) { /* only then may rank 1 receive it */
+        CHECK(inspan_op_test(large[0].op) == INSPAN_PENDING);
+        CHECK(inspan_send(comm, &word, 1, INSPAN_FP32, 1, 3, &op) == INSPAN_OK);
+        CHECK(world->wait(world, rank, op) == INSPAN_OK);
+    }
     if (rank == 2) { /* not before rank 0 has got rid of both */
         CHECK(inspan_receive(comm, &word, 1, INSPAN_FP32, 0, 0, &op) == INSPAN_OK);
         CHECK(world->wait(world, rank, op) == INSPAN_OK && word == 6);
     }
     CHECK(inspan_allreduce(comm, in, out, 4, INSPAN_FP32, INSPAN_SUM, &sum) == INSPAN_OK);
-    if (rank == 1)
+    if (rank == 1) {
+        CHECK(inspan_receive(comm, &word, 1, INSPAN_FP32, 0, 3, &op) == INSPAN_OK);
+        CHECK(world->wait(world, rank, op) == INSPAN_OK);
         CHECK(inspan_receive(comm, large[0].data, LARGE, INSPAN_FP32, 0, 1, &large[0].op) == INSPAN_OK);
+    }
     for (uint32_t k = 0; k < 2 && rank < 2; k++) {
         CHECK(world->wait(world, rank, large[k].op) == INSPAN_OK);
         CHECK(end_is_right(&large[k]));
