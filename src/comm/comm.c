@@ -303,7 +303,7 @@ static inspan_status_t start_transfer(inspan_comm_t *comm, bool receive, void *d
     inspan_op_t *op = NULL;
     pthread_mutex_lock(&comm->lock);
     const inspan_status_t status = take_op(comm, &op);
-    if (status == INSPAN_OK) {
+    if (op != NULL) {
         comm_transfer_t *transfer = &op->transfer;
         transfer->receive = receive;
         transfer->dtype = (uint8_t)dtype;

@@ -172,8 +172,8 @@ inspan_status_t sched_admit(const sched_job_t *job, const sched_node_t *nodes, u
             break;
         }
     }
-    if (largest == NULL || largest->memory_bytes >= job->memory_bytes)
-        return check_shared_memory(job, nodes, n_nodes, err);
+    if (largest == NULL) return INSPAN_OK; /* nobody is here yet: the job waits */
+    if (largest->memory_bytes >= job->memory_bytes) return check_shared_memory(job, nodes, n_nodes, err);
     char needs[32], weights[32], has[32];
     units_format_size(job->memory_bytes, needs, sizeof needs);
     units_format_size(job->model_bytes, weights, sizeof weights);
@@ -325,7 +325,7 @@ static void place(const sched_state_t *state, const sched_job_t *job, sched_plac
         fits[i] = fit_now(job, &state->nodes[i], state->held[i]);
         if (fits[i] == FIT_YES) candidates[n++] = (candidate_t){&state->nodes[i], i, job->gpu};
     }
-    qsort(candidates, n, sizeof candidates[0], stronger_first);
+    if (n > 1) qsort(candidates, n, sizeof candidates[0], stronger_first);
     n = keep_within_memory(state, job, candidates, n, fits);
     uint32_t reachable = wanted_at_most(job) > 1 ? keep_reachable(candidates, n) : n;
     uint32_t wanted = wanted_at_least(job);

@@ -247,11 +247,12 @@ static const char *refused_whole(const char *folder, size_t bytes, int cause)
 {
     char name[PATH_MAX];
     inspan_error_t err = {.status = INSPAN_OK};
-    char *big = calloc(1, bytes), *data = NULL;
+    char *data = NULL;
     size_t n = 0;
-    if (big == NULL) return "memory";
     snprintf(name, sizeof name, "%s/disk", folder);
     if (os_file_write(name, "old", 3, 0600, &err) != INSPAN_OK) return "the old file was not written";
+    char *big = calloc(1, bytes);
+    if (big == NULL) return "memory";
     inspan_status_t status = os_file_write(name, big, bytes, 0600, &err);
     free(big);
     if (status != INSPAN_IO || err.status != INSPAN_IO) return "no IO error";
