@@ -1,0 +1,79 @@
+#!/bin/bash
+# Runs the model: check.sh [quick|full] [NAME...] (only these lines of the table). Each line says what must come out; any
+# other result is a failure. A violation that must be found is named by the text of its assertion, so that another one
+# does not count. Needs spin and gcc, installs nothing, one core; exit codes: 0 all as stated, 1 not, 2 cannot run.
+set -u
+here=$(cd "$(dirname "$0")" && pwd); mode=${1:-quick}; bad=0; ran=0; [ $# = 0 ] || shift
+case "$mode" in quick|full) ;; *) echo "usage: check.sh [quick|full] [NAME...]" >&2; exit 2;; esac
+for program in spin gcc; do
+  command -v $program >/dev/null || { echo "check.sh: $program is missing (Debian: apt-get install $program); nothing was checked" >&2; exit 2; }
+done
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+one() {   # name  expected ("ok" or a piece of the assertion)  flags
+  mkdir -p "$work/$1" && cd "$work/$1" && cp "$here/step.pml" . || exit 1
+  spin $3 -a step.pml >spin.log 2>&1 && gcc -O2 -w -DSAFETY -DNOREDUCE -DCOLLAPSE -DMEMLIM=12000 -DVECTORSZ=4096 -o pan pan.c ||
+    { echo "FAIL $1: does not build"; bad=1; return; }
+  timeout 1200 ./pan -m200000 >out.log 2>err.log
+  n=$(awk '/states, stored/ {print $1}' out.log); v=$(grep -h '^pan:1:' out.log err.log | head -1)
+  if [ "$2" = ok ]; then grep -q 'errors: 0' out.log && ! grep -qE 'Search not completed|too small' out.log err.log; else case "$v" in *"$2"*) true;; *) false;; esac; fi
+  if [ $? = 0 ]; then printf 'ok   %-28s %10s states  %s\n' "$1" "$n" "${v#pan:1: }" | cut -c1-140; else echo "FAIL $1: expected '$2', got '${v:-no violation, or not completed}'"; bad=1; fi
+  rm -rf "$work/$1"
+}
+while IFS='|' read -r kind name want flags; do
+  case "$kind" in ''|'#'*) continue;; full) [ "$mode" = full ] || [ $# -gt 0 ] || continue;; esac
+  [ $# = 0 ] || case " $* " in *" $name "*) ;; *) continue;; esac
+  ran=$((ran + 1))
+  one "$name" "$want" "$flags"
+done <<'TABLE'
+# the protocol itself
+quick|crash+zombie|ok|-DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|crash+zombie+steal|ok|-DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=1 -DVMAX=3
+full|all-faults|ok|-DC2 -DCRASH=2 -DZOMBIE=1 -DSTEAL=1 -DMCRASH=1 -DVMAX=4
+full|all-faults-no-C2|ok|-DCRASH=2 -DZOMBIE=1 -DSTEAL=1 -DMCRASH=1 -DVMAX=4
+quick|newcomer-crash|ok|-DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=3 -DQ=12
+quick|newcomer-2-crashes|ok|-DC2 -DN0=2 -DJ=1 -DCRASH=2 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=4 -DQ=12
+full|newcomer-chunk-a-step|ok|-DONECHUNK -DC2 -DN0=2 -DJ=1 -DCRASH=2 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=4 -DQ=12
+full|newcomer-crash+zombie|ok|-DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=4 -DQ=12
+full|newcomer-no-C2|ok|-DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=4 -DQ=12
+full|newcomer-selffull-C2|ok|-DSELFFULL -DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=4 -DQ=12
+full|3+newcomer|ok|-DC2 -DN0=3 -DJ=1 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DS=3 -DVMAX=3 -DQ=12
+full|3+newcomer-zombie-1-bucket|ok|-DC2 -DN0=3 -DJ=1 -DNB=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=4 -DQ=12
+quick|checkpoint|ok|-DPUB -DC2 -DNB=1 -DCRASH=2 -DZOMBIE=1 -DMCRASH=1 -DSTEAL=0 -DVMAX=4
+full|checkpoint-newcomer|ok|-DPUB -DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DNL=2 -DVMAX=4 -DQ=12 -DNB=1
+# the text read otherwise, or planted bugs: each must be found
+quick|NOLASTVOTE|rd[|-DNOLASTVOTE -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|NOTALL|rd[|-DNOTALL -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|NOR1|assertion violated 0|-DNOR1 -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|EARLYAPPLY|rd[|-DEARLYAPPLY -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3 -DQ=12
+quick|DROPHELD|gb[|-DDROPHELD -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|NOSALV|gb[|-DNOSALV -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|SKIPSALV|&8)==0|-DSKIPSALV -DCRASH=2 -DZOMBIE=0 -DSTEAL=0 -DS=1 -DVMAX=3
+quick|STEALBUG|&8)==0|-DSTEALBUG -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|LATEDONE|done[|-DLATEDONE -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|MIDBACK|&8)==0|-DMIDBACK -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|OLDMSG|rd[|-DOLDMSG -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|NOEMPTY|(mup&&|-DNOEMPTY -DLUMP -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|ADDUP|(mup&&|-DADDUP -DCRASH=1 -DZOMBIE=1 -DVMAX=3
+quick|REUSE|gv[|-DREUSE -DCRASH=2 -DZOMBIE=0 -DSTEAL=0 -DMCRASH=1 -DVMAX=3
+quick|SCALARS|gs[|-DSCALARS -DC2 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DNB=1 -DS=1 -DVMAX=2
+quick|BLINDCHUNK|ck[|-DBLINDCHUNK -DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=3 -DQ=12
+quick|LATECHUNK|ck[|-DLATECHUNK -DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=3 -DQ=12
+quick|LISTENNOVOTE|rd[|-DLISTENNOVOTE -DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DVMAX=3 -DQ=20
+quick|SELFFULL-no-C2|gb[|-DSELFFULL -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DNL=2 -DVMAX=4 -DQ=12 -DNB=1
+quick|NOFENCE|restarted|-DNOFENCE -DPUB -DC2 -DNB=1 -DCRASH=2 -DZOMBIE=1 -DSTEAL=0 -DVMAX=4
+quick|EARLYPUB+NOSALV|pub[|-DEARLYPUB -DNOSALV -DNOI1 -DPUB -DNB=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+# R4 alone keeps one lineage of checkpoints even where I1 is broken for the last step; without it nothing breaks as long as the rest holds
+quick|R4+NOSALV|ok|-DNOSALV -DNOI1 -DPUB -DNB=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|EARLYPUB|ok|-DEARLYPUB -DC2 -DPUB -DNB=1 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+# reachability probes: the assertion is placed where something interesting happens and must be hit
+quick|probe-R1|1!=1|-DPROBE=1 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|probe-salvage-and-recompute|2!=2|-DPROBE=2 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|probe-failure-in-reconcile|3!=3|-DPROBE=3 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|probe-view-skipped|4!=4|-DPROBE=4 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|probe-zombie-commits|5!=5|-DPROBE=5 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|probe-commit-of-old-view-bits|6!=6|-DPROBE=6 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+quick|probe-newcomer-computes|7!=7|-DPROBE=7 -DC2 -DN0=2 -DJ=1 -DCRASH=1 -DZOMBIE=0 -DSTEAL=0 -DNL=2 -DS=3 -DVMAX=3 -DQ=12
+quick|probe-buckets-of-two-views|8!=8|-DPROBE=8 -DC2 -DCRASH=1 -DZOMBIE=1 -DSTEAL=0 -DVMAX=3
+TABLE
+[ $ran -gt 0 ] || { echo "check.sh: no line of the table is named: $*" >&2; exit 2; }
+exit $bad
