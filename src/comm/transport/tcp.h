@@ -1,4 +1,4 @@
-/* What tcp.c (running) and open.c (opening) share. */
+/* What tcp.c (running) and tcp_open.c (opening) share. */
 #ifndef COMM_TCP_H
 #define COMM_TCP_H
 
