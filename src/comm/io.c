@@ -149,8 +149,8 @@ static ns_t run_timers(comm_io_t *io)
     return next;
 }
 
-/* Events, after at most 50 us of polling where somebody asked for it (yielding: see 3 in the notes of docs),
- * else blocking until the next timer. */
+/* Events, after at most 50 us of polling where somebody asked for it (yielding: see io.h), else blocking
+ * until the next timer. */
 static int wait_events(comm_io_t *io, struct epoll_event *events)
 {
     ns_t until_timer = run_timers(io);

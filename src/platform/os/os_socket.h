@@ -44,7 +44,7 @@ int os_socket_error(int fd); /* SO_ERROR: 0, or an errno; clears it */
 /*
  * For the data plane: no delay; at most notsent_bytes wait unsent in the kernel; peers silent for `timeout`
  * while data is unacknowledged, or not answering keepalives for about as long, are given up; cubic congestion
- * control where it may be set (many-to-one bursts suit it, see docs). An option that the kernel refuses keeps
+ * control where it may be set (many-to-one bursts suit it). An option that the kernel refuses keeps
  * its default: they tune, they are not needed. false: congestion control is another one than cubic.
  */
 bool os_socket_tune(int fd, ns_t timeout, int notsent_bytes);
