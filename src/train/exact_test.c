@@ -5,7 +5,6 @@
  */
 #include <limits.h>
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +17,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "comm/comm.h"
+#include "comm/loopback_world_test.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 #include "train/trainer_internal.h"
@@ -56,8 +55,6 @@ typedef struct rank {
 
 struct world {
     uint32_t n;
-    pthread_barrier_t met;
-    inspan_member_t members[WORLD_MAX];
     rank_t ranks[WORLD_MAX];
     /* What a test does to a rank; may be NULL. */
     bool (*cancelled)(const rank_t *rank);
@@ -162,55 +159,20 @@ static void train_and_keep(rank_t *rank, inspan_comm_t *comm)
     trainer_close(rank->trainer);
 }
 
-static void *run_rank(void *context)
+static void run_rank(inspan_comm_t *comm, uint32_t rank, void *context)
 {
-    rank_t *rank = context;
-    world_t *world = rank->world;
-    comm_io_t *io = NULL;
-    comm_listener_t *listener = NULL;
-    inspan_comm_t *comm = NULL;
-    inspan_error_t *failure = &rank->outcome.err;
-    inspan_member_t *me = &world->members[rank->rank];
-    inspan_status_t status = comm_io_open(&io, failure);
-    if (status == INSPAN_OK && world->n > 1) status = comm_listen(0, 0, &listener, &me->port, failure);
-    snprintf(me->node, sizeof me->node, "node-%u", rank->rank);
-    snprintf(me->address, sizeof me->address, "127.0.0.1");
-    me->incarnation = 100 + rank->rank;
-    pthread_barrier_wait(&world->met);
-    comm_options_t options = {.io = io,
-                              .job = 7,
-                              .view = 1,
-                              .rank = rank->rank,
-                              .world = world->n,
-                              .members = world->members,
-                              .key = "exact",
-                              .listener = listener,
-                              .failure_timeout = 10 * NS_PER_S};
-    if (status == INSPAN_OK) status = comm_open(&options, &comm, failure);
-    rank->outcome.status = status;
-    if (status == INSPAN_OK) {
-        train_and_keep(rank, comm);
-        inspan_comm_close(comm);
-    }
-    comm_listener_close(listener);
-    comm_io_close(io);
-    return NULL;
+    train_and_keep(&((world_t *)context)->ranks[rank], comm);
 }
 
 static world_t *run_world(const job_config_t *job, uint32_t n, world_t *world)
 {
-    pthread_t threads[WORLD_MAX];
     world->n = n;
-    assert_int_equal(pthread_barrier_init(&world->met, NULL, n), 0);
     for (uint32_t i = 0; i < n; i++) {
         world->ranks[i].world = world;
         world->ranks[i].rank = i;
         if (world->ranks[i].job.train.steps == 0) world->ranks[i].job = *job;
     }
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &world->ranks[i]), 0);
-    for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&world->met);
+    loopback_world_run(n, run_rank, world);
     return world;
 }
 
