@@ -1,63 +1,6 @@
 /* The reference kernels: plain C, every processor. The vector kernels must give these bits. */
-#include <string.h>
-
+#include "base/half.h"
 #include "comm/reduce_kernels.h"
-
-static float float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_of_float(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float fp16_to_fp32(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31,
-                   fraction = half & 0x3ffu;
-    if (exponent == 31) /* infinity, or a NaN: quiet, as the hardware makes it */
-        return float_of_bits(sign | 0x7f800000u | (fraction ? 0x400000u | fraction << 13 : 0));
-    if (exponent == 0) { /* zero or subnormal: fraction x 2^-24 is exact in fp32 */
-        const uint32_t magnitude = bits_of_float((float)fraction * 0x1p-24f);
-        return float_of_bits(sign | magnitude);
-    }
-    return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-/* To nearest, ties to even; overflow gives infinity. */
-static uint16_t fp32_to_fp16(float value)
-{
-    const uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-    if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 65536 and more */
-    if (magnitude >=
-        0x38800000u) { /* normal in fp16 (2^-14 and more); a carry out of the fraction is what it should be */
-        const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1);
-        return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
-    }
-    /* Subnormal: adding 0.5 puts the unit of fp16's subnormals, 2^-24, in fp32's last place, so the adder
-     * rounds. */
-    const uint32_t shifted = bits_of_float(float_of_bits(magnitude) + 0.5f);
-    return (uint16_t)(sign | (shifted - 0x3f000000u));
-}
-
-static float bf16_to_fp32(uint16_t brain)
-{
-    return float_of_bits((uint32_t)brain << 16);
-}
-
-static uint16_t fp32_to_bf16(float value)
-{
-    const uint32_t bits = bits_of_float(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
 
 /* Where b is a NaN it wins; where a is one, b < a fails and a stays. */
 #define SAME(x)    (x)

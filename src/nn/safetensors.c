@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/half.h"
 #include "nn/nn.h"
 #include "platform/json/json.h"
 #include "platform/os/os_file.h"
@@ -195,39 +196,16 @@ static inspan_status_t check_tensor(const reader_t *reader, const nn_param_t *te
                      tensor->name, found, expected);
 }
 
-static float half_to_float(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu,
-             fraction = half & 0x3ffu;
-    uint32_t bits;
-    float value;
-    if (exponent == 0) { /* zero or subnormal: fraction * 2^-24, exact */
-        value = (float)fraction * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    if (exponent == 31)
-        bits = sign | 0x7f800000u | fraction << 13;
-    else
-        bits = sign | (exponent + 112) << 23 | fraction << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static double element(const safetensors_entry_t *entry, const char *data, uint64_t i)
 {
     float single;
     double real;
     uint16_t half;
-    uint32_t bits;
     switch (entry->dtype) {
     case SAFETENSORS_F64: memcpy(&real, data + 8 * i, 8); return real;
     case SAFETENSORS_F32: memcpy(&single, data + 4 * i, 4); return (double)single;
-    case SAFETENSORS_F16: memcpy(&half, data + 2 * i, 2); return (double)half_to_float(half);
-    case SAFETENSORS_BF16:
-        memcpy(&half, data + 2 * i, 2);
-        bits = (uint32_t)half << 16;
-        memcpy(&single, &bits, 4);
-        return (double)single;
+    case SAFETENSORS_F16: memcpy(&half, data + 2 * i, 2); return (double)fp16_to_fp32(half);
+    case SAFETENSORS_BF16: memcpy(&half, data + 2 * i, 2); return (double)bf16_to_fp32(half);
     case SAFETENSORS_OTHER: break;
     }
     return 0;
