@@ -41,19 +41,6 @@ static bool move_all(int fd, uint8_t *bytes, size_t n, bool out, ns_t deadline)
     return true;
 }
 
-/* The address alone of what os_address_format writes: "10.0.0.1:80" -> "10.0.0.1", "[::1]:80" -> "::1". */
-static void address_alone(const os_address_t *address, char *text)
-{
-    char whole[OS_ADDRESS_MAX];
-    os_address_format(address, whole, sizeof whole);
-    char *port = strrchr(whole, ':');
-    if (port != NULL) *port = 0;
-    const size_t n = strlen(whole);
-    const bool brackets = n > 1 && whole[0] == '[';
-    if (brackets) whole[n - 1] = 0;
-    snprintf(text, INSPAN_NAME_MAX, "%.*s", INSPAN_NAME_MAX - 1, brackets ? whole + 1 : whole);
-}
-
 typedef struct server {
     bench_group_t *group;
     int fds[BENCH_WORLD_MAX]; /* -1: not there yet */
@@ -86,7 +73,7 @@ static void admit(server_t *server, int fd, const os_address_t *from)
         return;
     }
     inspan_member_t *member = &group->members[rank];
-    address_alone(from, member->address);
+    os_address_host(from, member->address, sizeof member->address);
     member->port = (uint16_t)port;
     member->incarnation = get_u64(join + 20);
     server->fds[rank] = fd;
@@ -121,7 +108,7 @@ static void find_own_address(server_t *server, uint32_t own)
     for (uint32_t r = 0; r < server->group->world; r++)
         if (server->fds[r] >= 0 &&
             getsockname(server->fds[r], (struct sockaddr *)&address.storage, &address.length) == 0) {
-            address_alone(&address, server->group->members[own].address);
+            os_address_host(&address, server->group->members[own].address, INSPAN_NAME_MAX);
             return;
         }
     snprintf(server->group->members[own].address, INSPAN_NAME_MAX, "127.0.0.1");

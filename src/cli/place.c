@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "platform/json/json.h"
 #include "platform/os/os_file.h"
+#include "platform/os/os_socket.h"
 
 #define CLIENT_FILE_MAX 65536
 
@@ -201,16 +202,10 @@ inspan_status_t place_save_client(const char *folder, const char *manager, const
 
 static bool source_of_default_route(char *address, size_t size)
 {
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
-    /* connecting a datagram socket sends nothing: the kernel only chooses the way */
-    struct sockaddr_in far_away = {.sin_family = AF_INET, .sin_port = htons(9)}, own = {0};
-    socklen_t length = sizeof own;
-    inet_pton(AF_INET, "192.0.2.1", &far_away.sin_addr);
-    bool found = connect(fd, (const struct sockaddr *)&far_away, sizeof far_away) == 0 &&
-                 getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
-                 inet_ntop(AF_INET, &own.sin_addr, address, (socklen_t)size) != NULL;
-    close(fd);
+    os_address_t far_away, own;
+    bool found =
+        os_address_parse("192.0.2.1", 9, &far_away) == INSPAN_OK && os_source_towards(&far_away, &own) == 0;
+    if (found) os_address_host(&own, address, size);
     return found;
 }
 

@@ -69,7 +69,7 @@ grpc_call *rpc_client_call(rpc_client_t *client, const char *path, grpc_completi
         grpc_channel_check_connectivity_state(client->channel, 0) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
         grpc_channel_destroy(client->channel);
         client->channel = NULL;
-        client->manager_length = 0; /* it may have moved */
+        client->manager.length = 0; /* it may have moved */
     }
     if (client->channel == NULL) client->channel = create_channel(client);
     grpc_slice method = grpc_slice_from_copied_string(path);
@@ -359,23 +359,6 @@ inspan_status_t rpc_call_unary(rpc_client_t *client, const char *path, const Pro
 
 /* ---- This machine's address towards the manager ---- */
 
-/* Connecting a UDP socket sends nothing: the kernel only chooses route and source. 0, or errno. */
-static int source_towards(const struct sockaddr *to, socklen_t to_length, char *address, size_t size)
-{
-    int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return errno;
-    struct sockaddr_storage from;
-    socklen_t length = sizeof from;
-    int cause = 0;
-    if (connect(fd, to, to_length) != 0 || getsockname(fd, (struct sockaddr *)&from, &length) != 0)
-        cause = errno;
-    close(fd);
-    if (cause != 0) return cause;
-    int failed =
-        getnameinfo((struct sockaddr *)&from, length, address, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
-    return failed == 0 ? 0 : EADDRNOTAVAIL;
-}
-
 static bool is_link_local(const struct addrinfo *at)
 {
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)at->ai_addr;
@@ -384,17 +367,18 @@ static bool is_link_local(const struct addrinfo *at)
 
 /* The first address with a route; link-local ones last, as no other machine can use them without its own
  * scope. */
-static int choose(rpc_client_t *client, const struct addrinfo *found, char *address, size_t size)
+static int choose(rpc_client_t *client, const struct addrinfo *found, os_address_t *source)
 {
     int cause = EADDRNOTAVAIL;
     for (int link_local = 0; link_local < 2; link_local++)
         for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
             if (is_link_local(at) != (link_local == 1)) continue;
-            cause = source_towards(at->ai_addr, at->ai_addrlen, address, size);
+            os_address_t manager = {.length = at->ai_addrlen};
+            memcpy(&manager.storage, at->ai_addr, at->ai_addrlen);
+            cause = os_source_towards(&manager, source);
             if (cause != 0) continue;
             pthread_mutex_lock(&client->lock);
-            memcpy(&client->manager, at->ai_addr, at->ai_addrlen);
-            client->manager_length = at->ai_addrlen;
+            client->manager = manager;
             pthread_mutex_unlock(&client->lock);
             return 0;
         }
@@ -404,22 +388,24 @@ static int choose(rpc_client_t *client, const struct addrinfo *found, char *addr
 inspan_status_t rpc_client_local_address(rpc_client_t *client, char *address, size_t size,
                                          inspan_error_t *err)
 {
+    os_address_t source;
     pthread_mutex_lock(&client->lock);
-    struct sockaddr_storage manager = client->manager;
-    socklen_t length = client->manager_length;
+    const os_address_t manager = client->manager;
     pthread_mutex_unlock(&client->lock);
-    if (length != 0 && source_towards((struct sockaddr *)&manager, length, address, size) == 0)
-        return INSPAN_OK;
-
-    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    int failed = getaddrinfo(client->host, client->port, &hints, &found);
-    if (failed != 0)
-        return error_set(err, INSPAN_UNREACHABLE, "manager unreachable: the name '%s' is not known here: %s",
-                         client->host, gai_strerror(failed));
-    int cause = choose(client, found, address, size);
-    freeaddrinfo(found);
-    if (cause == 0) return INSPAN_OK;
-    errno = cause;
-    return error_set_errno(err, INSPAN_UNREACHABLE, "manager unreachable at %s: no route from this machine",
-                           client->target);
+    if (manager.length == 0 || os_source_towards(&manager, &source) != 0) {
+        struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+        int failed = getaddrinfo(client->host, client->port, &hints, &found);
+        if (failed != 0)
+            return error_set(err, INSPAN_UNREACHABLE,
+                             "manager unreachable: the name '%s' is not known here: %s", client->host,
+                             gai_strerror(failed));
+        const int cause = choose(client, found, &source);
+        freeaddrinfo(found);
+        errno = cause;
+        if (cause != 0)
+            return error_set_errno(err, INSPAN_UNREACHABLE,
+                                   "manager unreachable at %s: no route from this machine", client->target);
+    }
+    os_address_host(&source, address, size);
+    return INSPAN_OK;
 }

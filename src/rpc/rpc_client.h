@@ -3,8 +3,8 @@
 #define RPC_RPC_CLIENT_H
 
 #include <pthread.h>
-#include <sys/socket.h>
 
+#include "platform/os/os_socket.h"
 #include "rpc/rpc_internal.h"
 
 struct rpc_client {
@@ -20,8 +20,7 @@ struct rpc_client {
     pthread_t thread;
     /* The manager's address, as the name was last resolved: kept as long as the channel, so that a machine
      * whose name service is down can still ask for its own address. */
-    struct sockaddr_storage manager;
-    socklen_t manager_length; /* 0: not known */
+    os_address_t manager; /* length 0: not known */
 };
 
 /* A call that will make a connection attempt of its own if the last one failed: never an old failure, never a

@@ -32,31 +32,51 @@ inspan_status_t os_address_parse(const char *text, uint16_t port, os_address_t *
     return fits ? INSPAN_OK : INSPAN_INVALID;
 }
 
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
+               "one place");
+
+const char *os_address_host(const os_address_t *address, char *text, size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "?", name[IF_NAMESIZE];
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address->storage;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address->storage;
+    if (address->storage.ss_family == AF_INET) {
+        inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host);
+    } else if (address->storage.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+        inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, sizeof host);
+    } else if (address->storage.ss_family == AF_INET6) {
+        inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
+        if (v6->sin6_scope_id != 0 && if_indextoname(v6->sin6_scope_id, name) != NULL) {
+            snprintf(text, size, "%s%%%s", host, name);
+            return text;
+        }
+    }
+    snprintf(text, size, "%s", host);
+    return text;
+}
+
 const char *os_address_format(const os_address_t *address, char *text, size_t size)
 {
-    char host[INET6_ADDRSTRLEN] = "", scope[IF_NAMESIZE + 2] = "";
-    if (address->storage.ss_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address->storage;
-        inet_ntop(AF_INET, &v4->sin_addr, host, sizeof host);
-        snprintf(text, size, "%s:%u", host, ntohs(v4->sin_port));
-        return text;
-    }
-    if (address->storage.ss_family != AF_INET6) {
+    char host[OS_ADDRESS_MAX];
+    os_address_host(address, host, sizeof host);
+    const uint16_t port = ntohs(((const struct sockaddr_in *)&address->storage)->sin_port);
+    if (host[0] == '?')
         snprintf(text, size, "?");
-        return text;
-    }
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address->storage;
-    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
-        inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, sizeof host);
-        snprintf(text, size, "%s:%u", host, ntohs(v6->sin6_port));
-        return text;
-    }
-    inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
-    char name[IF_NAMESIZE];
-    if (v6->sin6_scope_id != 0 && if_indextoname(v6->sin6_scope_id, name) != NULL)
-        snprintf(scope, sizeof scope, "%%%s", name);
-    snprintf(text, size, "[%s%s]:%u", host, scope, ntohs(v6->sin6_port));
+    else
+        snprintf(text, size, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, port);
     return text;
+}
+
+int os_source_towards(const os_address_t *to, os_address_t *source)
+{
+    const int fd = socket(to->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return errno;
+    source->length = sizeof source->storage;
+    const bool found = connect(fd, (const struct sockaddr *)&to->storage, to->length) == 0 &&
+                       getsockname(fd, (struct sockaddr *)&source->storage, &source->length) == 0;
+    const int cause = found ? 0 : errno;
+    close(fd);
+    return cause;
 }
 
 static int open_listener(int family, uint16_t port, int backlog)
@@ -80,9 +100,6 @@ static int open_listener(int family, uint16_t port, int backlog)
     errno = cause;
     return -1;
 }
-
-_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
-               "one place");
 
 static uint16_t bound_port(int fd)
 {

@@ -24,6 +24,13 @@ inspan_status_t os_address_parse(const char *text, uint16_t port, os_address_t *
  * IPv6 socket is written as IPv4. */
 const char *os_address_format(const os_address_t *address, char *text, size_t size);
 
+/* The address alone: "10.0.0.1", "fe80::1%eth0", "?". Returns text. */
+const char *os_address_host(const os_address_t *address, char *text, size_t size);
+
+/* The address of this machine from which packets to `to` leave: the kernel's choice of route and source.
+ * Sends nothing (a datagram socket is connected). 0, or an errno. */
+int os_source_towards(const os_address_t *to, os_address_t *source);
+
 /*
  * Listen on all addresses, IPv6 and IPv4 in one socket (IPv4 alone where the machine has no IPv6), on the
  * first free port of [first, last]; 0, 0: any. *port: the one taken. EXISTS: none is free; IO. A port in

@@ -27,8 +27,26 @@ static void addresses(void **state)
     const char *wrong[] = {"localhost", "10.0.0.256", "[::1]", "10.0.0.1:80", "fe80::1%nosuchif0"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_int_equal(os_address_parse(wrong[i], 1, &address), INSPAN_INVALID);
+    assert_int_equal(os_address_parse("fe80::2%lo", 1, &address), INSPAN_OK);
+    assert_string_equal(os_address_host(&address, text, sizeof text), "fe80::2%lo");
+    assert_int_equal(os_address_parse("::ffff:10.0.0.9", 5, &address), INSPAN_OK);
+    assert_string_equal(os_address_host(&address, text, sizeof text), "10.0.0.9");
     memset(&address, 0, sizeof address);
     assert_string_equal(os_address_format(&address, text, sizeof text), "?");
+    assert_string_equal(os_address_host(&address, text, sizeof text), "?");
+}
+
+static void source_of_a_route(void **state)
+{
+    (void)state;
+    os_address_t to, source;
+    char text[OS_ADDRESS_MAX];
+    assert_int_equal(os_address_parse("127.0.0.2", 9, &to), INSPAN_OK);
+    assert_int_equal(os_source_towards(&to, &source), 0);
+    assert_string_equal(os_address_host(&source, text, sizeof text), "127.0.0.1");
+    memset(&to, 0, sizeof to);
+    to.storage.ss_family = 255; /* no such family */
+    assert_int_not_equal(os_source_towards(&to, &source), 0);
 }
 
 /* The error of a connect when it is decided: 0 or an errno; -1: not within 5 s. */
@@ -95,6 +113,7 @@ static void both_families(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(addresses), cmocka_unit_test(both_families)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(addresses), cmocka_unit_test(source_of_a_route),
+                                       cmocka_unit_test(both_families)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
