@@ -130,7 +130,15 @@ void nn_optimizer_close(nn_optimizer_t *optimizer);
 inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,
                                    double total_samples, uint64_t step, double *norm, inspan_error_t *err);
 
-/* State arrays for checkpoints: names like "exp_avg.h.0.attn.c_attn.weight"; their number. */
+/* The same for some parameters only: those with only[i] (n_params; NULL: all), while the norm is of all
+ * gradients. A member to which weights are still being copied so updates what it holds already. */
+inspan_status_t nn_optimizer_apply_some(nn_optimizer_t *optimizer, const void *const *grad_sums,
+                                        double total_samples, uint64_t step, const bool *only, double *norm,
+                                        inspan_error_t *err);
+
+/* State arrays for checkpoints and copies to another member: names like "exp_avg.h.0.attn.c_attn.weight";
+ * their number. Moment m of parameter i is (*state)[m * n_params + i], its `weights` are the moment itself,
+ * owned by the optimiser; they may be written between two applies. */
 uint32_t nn_optimizer_state(const nn_optimizer_t *optimizer, const nn_param_t **state);
 
 double nn_learning_rate(const nn_optimizer_config_t *config, uint64_t step);

@@ -158,7 +158,8 @@ static double global_norm(const nn_optimizer_t *optimizer, const void *const *gr
     return optimizer_sqrt(optimizer_fold(lanes));
 }
 
-static void apply_adamw(nn_optimizer_t *optimizer, const void *const *grad_sums, double scale, uint64_t step)
+static void apply_adamw(nn_optimizer_t *optimizer, const void *const *grad_sums, double scale, uint64_t step,
+                        const bool *only)
 {
     const nn_optimizer_config_t *config = &optimizer->config;
     double lr = nn_learning_rate(config, step);
@@ -168,6 +169,7 @@ static void apply_adamw(nn_optimizer_t *optimizer, const void *const *grad_sums,
     factors.root = 1 / optimizer_sqrt(1 - optimizer_power(config->beta2, step + 1));
     for (uint32_t i = 0; i < optimizer->n_params; i++) {
         const nn_param_t *param = &optimizer->params[i];
+        if (only != NULL && !only[i]) continue;
         factors.keep = param->decay ? 1 - lr * config->weight_decay : 1;
         optimizer->kernels->adamw(param->weights, optimizer->state[i].weights,
                                   optimizer->state[optimizer->n_params + i].weights, grad_sums[i],
@@ -175,13 +177,15 @@ static void apply_adamw(nn_optimizer_t *optimizer, const void *const *grad_sums,
     }
 }
 
-static void apply_sgd(nn_optimizer_t *optimizer, const void *const *grad_sums, double scale, uint64_t step)
+static void apply_sgd(nn_optimizer_t *optimizer, const void *const *grad_sums, double scale, uint64_t step,
+                      const bool *only)
 {
     const nn_optimizer_config_t *config = &optimizer->config;
     sgd_factors_t factors = {.scale = scale, .momentum = config->momentum};
     factors.lr = nn_learning_rate(config, step);
     for (uint32_t i = 0; i < optimizer->n_params; i++) {
         const nn_param_t *param = &optimizer->params[i];
+        if (only != NULL && !only[i]) continue;
         factors.weight_decay = param->decay ? config->weight_decay : 0;
         optimizer->kernels->sgd(param->weights, optimizer->n_moments > 0 ? optimizer->state[i].weights : NULL,
                                 grad_sums[i], param->count, &factors);
@@ -191,7 +195,8 @@ static void apply_sgd(nn_optimizer_t *optimizer, const void *const *grad_sums, d
 /* Out of line, so that no arithmetic of it moves out of the floating-point mode set around the call. */
 static __attribute__((noinline)) inspan_status_t apply(nn_optimizer_t *optimizer,
                                                        const void *const *grad_sums, double total_samples,
-                                                       uint64_t step, double *norm, inspan_error_t *err)
+                                                       uint64_t step, const bool *only, double *norm,
+                                                       inspan_error_t *err)
 {
     if (!(total_samples > 0))
         return error_set(err, INSPAN_INVALID, "optimiser: step %llu has no samples",
@@ -208,20 +213,27 @@ static __attribute__((noinline)) inspan_status_t apply(nn_optimizer_t *optimizer
     double shrink = optimizer->config.clip > 0 ? optimizer->config.clip / (*norm + CLIP_MARGIN) : 1;
     if (shrink < 1) scale = scale * shrink;
     if (optimizer->config.kind == NN_ADAMW)
-        apply_adamw(optimizer, grad_sums, scale, step);
+        apply_adamw(optimizer, grad_sums, scale, step, only);
     else
-        apply_sgd(optimizer, grad_sums, scale, step);
+        apply_sgd(optimizer, grad_sums, scale, step, only);
     return INSPAN_OK;
 }
 
-inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,
-                                   double total_samples, uint64_t step, double *norm, inspan_error_t *err)
+inspan_status_t nn_optimizer_apply_some(nn_optimizer_t *optimizer, const void *const *grad_sums,
+                                        double total_samples, uint64_t step, const bool *only, double *norm,
+                                        inspan_error_t *err)
 {
     /* Another rounding, or flush-to-zero that some library has set on this thread, would change bits. */
     fenv_t callers;
     fegetenv(&callers);
     fesetenv(FE_DFL_ENV);
-    inspan_status_t status = apply(optimizer, grad_sums, total_samples, step, norm, err);
+    inspan_status_t status = apply(optimizer, grad_sums, total_samples, step, only, norm, err);
     fesetenv(&callers);
     return status;
+}
+
+inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,
+                                   double total_samples, uint64_t step, double *norm, inspan_error_t *err)
+{
+    return nn_optimizer_apply_some(optimizer, grad_sums, total_samples, step, NULL, norm, err);
 }

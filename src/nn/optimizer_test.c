@@ -350,6 +350,45 @@ static void bad_gradients_and_configs_are_refused(void **state)
     nn_optimizer_close(NULL);
 }
 
+/* What is updated gets the bits that it would get with all; what is not stays; the norm is of all gradients.
+ */
+static void some_parameters_alone_are_updated(void **state)
+{
+    (void)state;
+    for (int kind = NN_SGD; kind <= NN_ADAMW; kind++) {
+        double weights[2][2][4], gradients[2][4] = {{1, 2, 3, 4}, {50, 60, 70, 80}}, norms[2];
+        uint64_t moments[2][2] = {{0}};
+        for (int run = 0; run < 2; run++) {
+            nn_param_t params[2] = {{.name = "a", .count = 4, .weights = weights[run][0]},
+                                    {.name = "b", .count = 4, .weights = weights[run][1]}};
+            const void *sums[2] = {gradients[0], gradients[1]};
+            const bool only[2] = {true, run == 0};
+            const nn_param_t *kept = NULL;
+            nn_optimizer_t *optimizer = NULL;
+            nn_optimizer_config_t config = {.kind = (nn_optimizer_kind_t)kind,
+                                            .lr = 0.1,
+                                            .momentum = 0.9,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.9,
+                                            .eps = 1e-8,
+                                            .clip = 1};
+            for (int i = 0; i < 8; i++) weights[run][i / 4][i % 4] = i;
+            assert_int_equal(nn_optimizer_open(&config, params, 2, NN_FP64, &optimizer, &err), INSPAN_OK);
+            assert_int_equal(nn_optimizer_apply_some(optimizer, sums, 3, 0, only, &norms[run], &err),
+                             INSPAN_OK);
+            nn_optimizer_state(optimizer, &kept);
+            for (int i = 0; i < 2; i++) moments[run][i] = hash64(kept[i].weights, 4 * sizeof(double), 0);
+            nn_optimizer_close(optimizer);
+        }
+        const double untouched[4] = {4, 5, 6, 7}, zero[4] = {0};
+        assert_true(norms[0] == norms[1]);
+        assert_memory_equal(weights[1][0], weights[0][0], sizeof weights[0][0]);
+        assert_memory_equal(weights[1][1], untouched, sizeof untouched);
+        assert_int_equal(moments[0][0], moments[1][0]);
+        assert_int_equal(moments[1][1], hash64(zero, sizeof zero, 0));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +401,7 @@ int main(void)
         cmocka_unit_test(agrees_with_pytorch),
         cmocka_unit_test(own_routines_are_exact_enough),
         cmocka_unit_test(learning_rate_warms_up_and_falls),
+        cmocka_unit_test(some_parameters_alone_are_updated),
         cmocka_unit_test(bad_gradients_and_configs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
