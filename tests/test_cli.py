@@ -56,6 +56,8 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["bench", "allreduce", "--local", "2", "--rank", "1"], "do not go with it"),
     (["bench", "allreduce", "--local", "2", "--bytes", "1"], "multiples of 4"),
     (["bench", "allreduce", "--local", "2", "--weights", "0,0"], "at least one must be above 0"),
+    (["bench", "allreduce", "--rank", "0", "--world", "2", "--rendezvous", "host"], '"host" is not HOST:PORT'),
+    (["bench", "allreduce", "--rank", "0", "--world", "2", "--rendezvous", "h:x"], "--rendezvous: \"h:x\": the port"),
     (["generate", "out/other.safetensors"], "expected a folder with model.safetensors"),
     (["results", "none"], "is no job's number"),
     (["up", "--data-ports", "9-8"], "--data-ports 9-8: expected A-B"),

@@ -8,6 +8,8 @@
 #define PROTOCOL_MAJOR 1
 #define PROTOCOL_MINOR 0
 
+#define PROTOCOL_MANAGER_PORT 7461 /* TCP, unless told otherwise */
+
 #define CLUSTER_FAILURE_TIMEOUT_NS                                                                           \
     5000000000ll /* default of the cluster and of a job; heartbeats: every fifth of it */
 

@@ -37,8 +37,7 @@ typedef struct bench {
     uint32_t n_sizes;
     double shares[BENCH_WORLD_MAX];
     inspan_schedule_t algorithm;
-    char host[256];
-    uint16_t port;
+    os_target_t place; /* of the rendezvous */
 } bench_t;
 
 typedef struct figure { /* of one size, over all ranks */
@@ -98,18 +97,12 @@ static inspan_status_t parse_schedule(bench_t *bench, inspan_error_t *err)
 
 static inspan_status_t parse_rendezvous(bench_t *bench, inspan_error_t *err)
 {
-    const char *colon = strrchr(bench->rendezvous, ':');
-    char *end = NULL;
-    const unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
-    if (colon == NULL || colon == bench->rendezvous || end == colon + 1 || *end != 0 || port == 0 ||
-        port > 65535)
-        return error_set(err, INSPAN_INVALID, "--rendezvous: \"%s\" is not HOST:PORT", bench->rendezvous);
-    const char *host = bench->rendezvous;
-    int n = (int)(colon - host);
-    if (host[0] == '[' && n > 2 && host[n - 1] == ']') host++, n -= 2;
-    snprintf(bench->host, sizeof bench->host, "%.*s", n, host);
-    bench->port = (uint16_t)port;
-    return INSPAN_OK;
+    inspan_status_t status = os_target_parse(bench->rendezvous, 0, &bench->place, err);
+    if (status != INSPAN_OK)
+        error_prefix(err, "--rendezvous");
+    else if (bench->place.port == 0)
+        status = error_set(err, INSPAN_INVALID, "--rendezvous: \"%s\" is not HOST:PORT", bench->rendezvous);
+    return status;
 }
 
 static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
@@ -261,10 +254,10 @@ static inspan_status_t meet(const bench_t *bench, bench_group_t *group, inspan_e
         return INSPAN_OK;
     }
     if (group->rank != 0 || bench->joined)
-        return bench_join(bench->host, bench->port, group, RENDEZVOUS, err);
+        return bench_join(bench->place.host, bench->place.port, group, RENDEZVOUS, err);
     int listener = -1;
     uint16_t port = 0;
-    inspan_status_t status = os_listen(bench->port, bench->port, 64, &listener, &port, err);
+    inspan_status_t status = os_listen(bench->place.port, bench->place.port, 64, &listener, &port, err);
     if (status != INSPAN_OK) return status;
     status = bench_serve(listener, group, true, RENDEZVOUS, NULL, NULL, err);
     close(listener);

@@ -92,7 +92,7 @@ int cmd_join(int argc, char **argv)
                              .address = address,
                              .on_registered = joined.json ? tell_registered : NULL,
                              .context = &joined};
-    inspan_status_t status = place_target(operands.items[0], PLACE_MANAGER_PORT, target, &err);
+    inspan_status_t status = place_target(operands.items[0], PROTOCOL_MANAGER_PORT, target, &err);
     if (status == INSPAN_OK) status = place_token(&place, token, &err);
     if (status == INSPAN_OK && token[0] == '\0') {
         err =

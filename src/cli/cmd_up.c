@@ -27,7 +27,7 @@ static void announce(const up_t *up, const cluster_t *cluster)
     snprintf(target, sizeof target, strchr(up->own_address, ':') != NULL ? "[%s]:%u" : "%s:%u",
              up->own_address, cluster_port(cluster));
     if (host == NULL) snprintf(target, sizeof target, "%s", cluster_manager(cluster));
-    if (cluster_port(cluster) == PLACE_MANAGER_PORT) target[strlen(target) - strlen(":7461")] = '\0';
+    if (cluster_port(cluster) == PROTOCOL_MANAGER_PORT) target[strlen(target) - strlen(":7461")] = '\0';
     if (up->json) {
         json_t *object = json_object();
         json_set_string(object, "manager", cluster_manager(cluster));
@@ -84,7 +84,7 @@ int cmd_up(int argc, char **argv)
 {
     up_t up = {0};
     place_options_t place = {0};
-    uint64_t local = 0, port = PLACE_MANAGER_PORT;
+    uint64_t local = 0, port = PROTOCOL_MANAGER_PORT;
     const char *address = NULL;
     const cli_option_t options[] = {
         OPTION_LOCAL(&local),

@@ -46,54 +46,15 @@ inspan_status_t place_folder(const char *option, char folder[PLACE_PATH_MAX], in
     return INSPAN_OK;
 }
 
-static bool parse_port(const char *text, uint16_t *port)
-{
-    if (!isdigit((unsigned char)text[0])) return false;
-    char *end;
-    unsigned long number = strtoul(text, &end, 10);
-    *port = (uint16_t)number;
-    return *end == '\0' && number >= 1 && number <= 65535;
-}
-
-static bool is_host(const char *host, size_t length, bool v6)
-{
-    if (length == 0 || length > 253) return false;
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)host[i];
-        if (!isalnum(c) && c != '.' && c != '-' && c != '_' && c != '%' && !(v6 && c == ':')) return false;
-    }
-    return true;
-}
-
 inspan_status_t place_target(const char *text, uint16_t default_port, char target[PLACE_TARGET_MAX],
                              inspan_error_t *err)
 {
-    uint16_t port = default_port;
-    const char *host = text;
-    size_t length = strlen(text);
-    const char *colon = strchr(text, ':');
-    const char *port_text = NULL;
-    bool v6 = false;
-    if (text[0] == '[') {
-        const char *close = strchr(text, ']');
-        if (close == NULL || (close[1] != '\0' && close[1] != ':'))
-            return error_set(err, INSPAN_INVALID, "\"%.100s\" is no address: expected [IPv6]:PORT", text);
-        v6 = true;
-        host = text + 1;
-        length = (size_t)(close - host);
-        if (close[1] == ':') port_text = close + 2;
-    } else if (colon != NULL && strchr(colon + 1, ':') != NULL) {
-        v6 = true; /* two colons without brackets: an IPv6 address without port */
-    } else if (colon != NULL) {
-        length = (size_t)(colon - text);
-        port_text = colon + 1;
-    }
-    if (port_text != NULL && !parse_port(port_text, &port))
-        return error_set(err, INSPAN_INVALID, "\"%.100s\": the port must be a number from 1 to 65535", text);
-    if (!is_host(host, length, v6))
-        return error_set(err, INSPAN_INVALID, "\"%.100s\" is no address: expected HOST or HOST:PORT", text);
-    snprintf(target, PLACE_TARGET_MAX, v6 ? "[%.*s]:%u" : "%.*s:%u", (int)length, host, port);
-    return INSPAN_OK;
+    os_target_t parsed;
+    inspan_status_t status = os_target_parse(text, default_port, &parsed, err);
+    const bool v6 = status == INSPAN_OK && strchr(parsed.host, ':') != NULL;
+    if (status == INSPAN_OK)
+        snprintf(target, PLACE_TARGET_MAX, v6 ? "[%s]:%u" : "%s:%u", parsed.host, parsed.port);
+    return status;
 }
 
 /* A token is one printable word. */
@@ -155,7 +116,7 @@ static inspan_status_t load_client(place_t *place, inspan_error_t *err)
     const char *manager = json_get_string(root, "manager");
     const char *token = json_get_string(root, "token");
     if (place->manager[0] == '\0' && manager != NULL)
-        status = place_target(manager, PLACE_MANAGER_PORT, place->manager, err);
+        status = place_target(manager, PROTOCOL_MANAGER_PORT, place->manager, err);
     if (status == INSPAN_OK && place->token[0] == '\0' && token != NULL &&
         check_token(token, NULL) == INSPAN_OK)
         snprintf(place->token, sizeof place->token, "%s", token);
@@ -169,7 +130,7 @@ inspan_status_t place_find(const place_options_t *options, place_t *place, inspa
     inspan_status_t status = place_folder(options->folder, place->folder, err);
     const char *manager = options->manager != NULL ? options->manager : getenv("INSPAN_MANAGER");
     if (status == INSPAN_OK && manager != NULL && manager[0] != '\0')
-        status = place_target(manager, PLACE_MANAGER_PORT, place->manager, err);
+        status = place_target(manager, PROTOCOL_MANAGER_PORT, place->manager, err);
     if (status == INSPAN_OK) status = place_token(options, place->token, err);
     if (status == INSPAN_OK && (place->manager[0] == '\0' || place->token[0] == '\0'))
         status = load_client(place, err);

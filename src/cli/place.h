@@ -11,14 +11,15 @@
 
 #include <inspan/status.h>
 
+#include "base/protocol.h"
+
 #define PLACE_PATH_MAX 4096
 #define PLACE_FOLDER_MAX                                                                                     \
-    200                       /* of the state folder's path: what lies below must fit into a job's 255 bytes \
-                               */
-#define PLACE_NODE_MAX     40 /* bytes of a node's name */
-#define PLACE_TARGET_MAX   280 /* a host name has at most 253 bytes */
-#define PLACE_TOKEN_MAX    256
-#define PLACE_MANAGER_PORT 7461
+    200                      /* of the state folder's path: what lies below must fit into a job's 255 bytes  \
+                              */
+#define PLACE_NODE_MAX   40  /* bytes of a node's name */
+#define PLACE_TARGET_MAX 280 /* a host name has at most 253 bytes */
+#define PLACE_TOKEN_MAX  256
 
 /* The options that say so; NULL where not given. */
 typedef struct place_options {

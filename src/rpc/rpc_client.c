@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/protocol.h"
 
 /* ---- Channel ---- */
 
@@ -36,7 +37,7 @@ static grpc_channel *create_channel(const rpc_client_t *client)
         string_arg(GRPC_ARG_PRIMARY_USER_AGENT_STRING, "inspan/" INSPAN_VERSION_TEXT),
         /* A host name for servers that look at it: a scoped IPv6 address in brackets is none. */
         string_arg(GRPC_ARG_DEFAULT_AUTHORITY,
-                   strchr(client->host, '%') != NULL ? "manager" : client->target),
+                   strchr(client->place.host, '%') != NULL ? "manager" : client->target),
         integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY,
                     0), /* the manager is on this LAN, whatever $http_proxy says */
         integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* a TCP connection of its own */
@@ -127,21 +128,21 @@ static char *make_grpc_target(const rpc_client_t *client)
 {
     char address[sizeof(struct in6_addr)];
     char bare[256];
-    snprintf(bare, sizeof bare, "%s", client->host);
+    snprintf(bare, sizeof bare, "%s", client->place.host);
     char *scope = strchr(bare, '%');
     if (scope != NULL) *scope++ = 0;
     bool is_v6 = inet_pton(AF_INET6, bare, address) == 1;
-    size_t size = strlen(client->host) + 64;
+    size_t size = strlen(client->place.host) + 64;
     char *target = malloc(size);
     if (target == NULL) return NULL;
     if (is_v6 && scope != NULL)
-        snprintf(target, size, "ipv6:%%5B%s%%25%s%%5D:%s", bare, scope, client->port);
+        snprintf(target, size, "ipv6:%%5B%s%%25%s%%5D:%u", bare, scope, client->place.port);
     else if (is_v6)
-        snprintf(target, size, "ipv6:%%5B%s%%5D:%s", bare, client->port);
+        snprintf(target, size, "ipv6:%%5B%s%%5D:%u", bare, client->place.port);
     else if (inet_pton(AF_INET, bare, address) == 1)
-        snprintf(target, size, "ipv4:%s:%s", bare, client->port);
+        snprintf(target, size, "ipv4:%s:%u", bare, client->place.port);
     else
-        snprintf(target, size, "dns:///%s:%s", client->host, client->port);
+        snprintf(target, size, "dns:///%s:%u", client->place.host, client->place.port);
     return target;
 }
 
@@ -151,8 +152,8 @@ inspan_status_t rpc_client_open(const char *target, const char *token, rpc_clien
     *client = NULL;
     rpc_client_t *made = calloc(1, sizeof *made);
     if (made == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for a client");
-    inspan_status_t status = rpc_target_split(target, 1, made->host, made->port, err);
-    const char *scope = strchr(made->host, '%');
+    inspan_status_t status = os_target_parse(target, PROTOCOL_MANAGER_PORT, &made->place, err);
+    const char *scope = strchr(made->place.host, '%');
     if (status == INSPAN_OK && scope != NULL && if_nametoindex(scope + 1) == 0)
         status = error_set(err, INSPAN_INVALID, "'%s': this machine has no network interface '%s'", target,
                            scope + 1);
@@ -394,10 +395,12 @@ inspan_status_t rpc_client_local_address(rpc_client_t *client, char *address, si
     pthread_mutex_unlock(&client->lock);
     if (manager.length == 0 || os_source_towards(&manager, &source) != 0) {
         struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-        int failed = getaddrinfo(client->host, client->port, &hints, &found);
+        char port[8];
+        snprintf(port, sizeof port, "%u", client->place.port);
+        int failed = getaddrinfo(client->place.host, port, &hints, &found);
         if (failed != 0)
             return error_set(err, INSPAN_UNREACHABLE,
-                             "manager unreachable: the name '%s' is not known here: %s", client->host,
+                             "manager unreachable: the name '%s' is not known here: %s", client->place.host,
                              gai_strerror(failed));
         const int cause = choose(client, found, &source);
         freeaddrinfo(found);

@@ -10,8 +10,8 @@
 struct rpc_client {
     char *target; /* as given: for people */
     char *grpc_target;
-    char *bearer; /* "Bearer TOKEN", or NULL */
-    char host[256], port[8];
+    char *bearer;      /* "Bearer TOKEN", or NULL */
+    os_target_t place; /* where that is */
     grpc_metadata authorization;
 
     pthread_mutex_t lock; /* of all below */

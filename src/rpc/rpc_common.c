@@ -205,46 +205,10 @@ bool rpc_status_find(const grpc_metadata_array *trailing, inspan_status_t *statu
     return false;
 }
 
-/* ---- Time and targets ---- */
+/* ---- Time ---- */
 
 gpr_timespec rpc_deadline(ns_t from_now)
 {
     if (from_now < 0) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
     return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(from_now, GPR_TIMESPAN));
-}
-
-static bool port_valid(const char *port, int least)
-{
-    size_t digits = strspn(port, "0123456789");
-    return digits > 0 && digits <= 5 && port[digits] == 0 && atoi(port) >= least && atoi(port) <= 65535;
-}
-
-inspan_status_t rpc_target_split(const char *target, int least_port, char host[256], char port[8],
-                                 inspan_error_t *err)
-{
-    const char *end = NULL; /* of the host */
-    const char *start = target;
-    if (*target == '[') {
-        start++;
-        end = strchr(start, ']');
-        if (end != NULL && end[1] != 0 && end[1] != ':') end = NULL;
-    } else {
-        end = target + strcspn(target, ":");
-        if (*end != 0 && strchr(end + 1, ':') != NULL)
-            end = target + strlen(target); /* a bare IPv6 address */
-    }
-    size_t length = end != NULL ? (size_t)(end - start) : 0;
-    bool clean = length > 0 && length < 256 && strcspn(start, " \t\r\n/") >= length;
-    if (!clean)
-        return error_set(err, INSPAN_INVALID, "'%s' is no address: expected HOST:PORT or [IPV6]:PORT",
-                         target);
-    memcpy(host, start, length);
-    host[length] = 0;
-    const char *colon = *end == ']' ? end + 1 : end;
-    const char *text = *colon == ':' ? colon + 1 : "7461";
-    if (!port_valid(text, least_port))
-        return error_set(err, INSPAN_INVALID, "'%s' has no valid port: expected HOST:PORT, %d to 65535",
-                         target, least_port);
-    snprintf(port, 8, "%s", text);
-    return INSPAN_OK;
 }

@@ -77,11 +77,4 @@ typedef struct rpc_tag {
 
 gpr_timespec rpc_deadline(ns_t from_now); /* negative: none */
 
-/* ---- Targets ---- */
-
-/* "host:port", "[v6%scope]:port", "host" (port 7461). host gets no brackets; port is from least_port up.
- * INVALID. */
-inspan_status_t rpc_target_split(const char *target, int least_port, char host[256], char port[8],
-                                 inspan_error_t *err);
-
 #endif

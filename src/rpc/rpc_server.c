@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "platform/os/os_socket.h"
 #include "platform/os/os_time.h"
 
 #define DRAIN_TIME   NS_PER_S
@@ -59,10 +61,12 @@ static grpc_server *create_server(void)
 /* gRPC says only that it could not bind: find out why. */
 static inspan_status_t explain_bind_failure(const char *listen, inspan_error_t *err)
 {
-    char host[256], port[8];
-    if (rpc_target_split(listen, 0, host, port, err) != INSPAN_OK) return INSPAN_INVALID;
+    os_target_t target;
+    char port[8];
+    if (os_target_parse(listen, 0, &target, err) != INSPAN_OK) return INSPAN_INVALID;
+    snprintf(port, sizeof port, "%u", target.port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    int failed = getaddrinfo(host, port, &hints, &found);
+    int failed = getaddrinfo(target.host, port, &hints, &found);
     if (failed != 0)
         return error_set(err, INSPAN_INVALID, "cannot listen at %s: %s", listen, gai_strerror(failed));
     int cause = 0;

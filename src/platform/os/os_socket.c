@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -65,6 +66,57 @@ const char *os_address_format(const os_address_t *address, char *text, size_t si
     else
         snprintf(text, size, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, port);
     return text;
+}
+
+static bool parse_port(const char *text, unsigned least, uint16_t *port)
+{
+    const size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 5 || text[digits] != '\0') return false;
+    const unsigned long number = strtoul(text, NULL, 10);
+    *port = (uint16_t)number;
+    return number >= least && number <= UINT16_MAX;
+}
+
+static bool is_host(const char *host, size_t length, bool v6)
+{
+    if (length == 0 || length >= OS_HOST_MAX) return false;
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)host[i];
+        const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!plain && c != '.' && c != '-' && c != '_' && c != '%' && !(v6 && c == ':')) return false;
+    }
+    return true;
+}
+
+inspan_status_t os_target_parse(const char *text, uint16_t default_port, os_target_t *target,
+                                inspan_error_t *err)
+{
+    const char *host = text, *colon = strchr(text, ':'), *port = NULL;
+    size_t length = strlen(text);
+    bool v6 = false;
+    if (text[0] == '[') {
+        const char *end = strchr(text, ']');
+        if (end == NULL || (end[1] != '\0' && end[1] != ':'))
+            return error_set(err, INSPAN_INVALID, "\"%.100s\" is no address: expected [IPv6]:PORT", text);
+        v6 = true;
+        host++;
+        length = (size_t)(end - host);
+        if (end[1] == ':') port = end + 2;
+    } else if (colon != NULL && strchr(colon + 1, ':') != NULL) {
+        v6 = true; /* two colons without brackets: an IPv6 address without port */
+    } else if (colon != NULL) {
+        length = (size_t)(colon - text);
+        port = colon + 1;
+    }
+    const unsigned least = default_port != 0;
+    target->port = default_port;
+    if (port != NULL && !parse_port(port, least, &target->port))
+        return error_set(err, INSPAN_INVALID, "\"%.100s\": the port must be a number from %u to 65535", text,
+                         least);
+    if (!is_host(host, length, v6))
+        return error_set(err, INSPAN_INVALID, "\"%.100s\" is no address: expected HOST or HOST:PORT", text);
+    snprintf(target->host, sizeof target->host, "%.*s", (int)length, host);
+    return INSPAN_OK;
 }
 
 int os_source_towards(const os_address_t *to, os_address_t *source)

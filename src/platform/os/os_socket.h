@@ -1,6 +1,6 @@
 /*
- * TCP sockets over numeric IPv4 and IPv6 addresses: listen, connect, options, names for people. All sockets
- * are non-blocking and close-on-exec. Any thread; nothing blocks.
+ * TCP sockets over numeric IPv4 and IPv6 addresses: listen, connect, options, what people write and read. All
+ * sockets are non-blocking and close-on-exec. Any thread; nothing blocks.
  */
 #ifndef OS_SOCKET_H
 #define OS_SOCKET_H
@@ -26,6 +26,21 @@ const char *os_address_format(const os_address_t *address, char *text, size_t si
 
 /* The address alone: "10.0.0.1", "fe80::1%eth0", "?". Returns text. */
 const char *os_address_host(const os_address_t *address, char *text, size_t size);
+
+#define OS_HOST_MAX 254 /* bytes of a host name, and the end */
+
+typedef struct os_target {
+    char host[OS_HOST_MAX]; /* without brackets */
+    uint16_t port;
+} os_target_t;
+
+/*
+ * What people write for a place in the network: "host", "host:7461", "10.0.0.1", "fe80::1%eth0",
+ * "[::1]:7461". default_port: where none is written; is it 0, then 0 may be written too, else 1 to 65535.
+ * Names are not resolved. INVALID: says what was expected.
+ */
+inspan_status_t os_target_parse(const char *text, uint16_t default_port, os_target_t *target,
+                                inspan_error_t *err);
 
 /* The address of this machine from which packets to `to` leave: the kernel's choice of route and source.
  * Sends nothing (a datagram socket is connected). 0, or an errno. */

@@ -36,6 +36,44 @@ static void addresses(void **state)
     assert_string_equal(os_address_host(&address, text, sizeof text), "?");
 }
 
+static void targets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *host;
+        uint16_t port; /* where 7461 is the default */
+    } right[] = {{"host", "host", 7461},
+                 {"host:80", "host", 80},
+                 {"my-host_2.lan", "my-host_2.lan", 7461},
+                 {"192.168.1.5:65535", "192.168.1.5", 65535},
+                 {"::1", "::1", 7461},
+                 {"[::1]", "::1", 7461},
+                 {"[fe80::1%eth0]:9", "fe80::1%eth0", 9},
+                 {"fe80::1%eth0", "fe80::1%eth0", 7461}};
+    static const char *const wrong[] = {"",        ":80",   "host:",    "host:0",   "host:65536",
+                                        "host:x",  "[::1",  "[::1]80",  "[]:80",    "a b",
+                                        "unix:/x", "a/b",   "h:-1",     "dns:///x", "h: 80",
+                                        "[::1]:x", "h:80x", "h:000080", "h:+1",     "\x1b[31m"};
+    os_target_t target;
+    inspan_error_t err;
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+        assert_int_equal(os_target_parse(right[i].text, 7461, &target, &err), INSPAN_OK);
+        assert_string_equal(target.host, right[i].host);
+        assert_int_equal(target.port, right[i].port);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (os_target_parse(wrong[i], 7461, &target, &err) != INSPAN_INVALID)
+            fail_msg("\"%s\" became %s and %u", wrong[i], target.host, target.port);
+    assert_int_equal(os_target_parse("host:0", 0, &target, &err), INSPAN_OK);
+    char longest[OS_HOST_MAX + 1];
+    memset(longest, 'a', sizeof longest);
+    longest[OS_HOST_MAX] = '\0';
+    assert_int_equal(os_target_parse(longest, 1, &target, &err), INSPAN_INVALID);
+    longest[OS_HOST_MAX - 1] = '\0';
+    assert_int_equal(os_target_parse(longest, 1, &target, &err), INSPAN_OK);
+    assert_string_equal(target.host, longest);
+}
+
 static void source_of_a_route(void **state)
 {
     (void)state;
@@ -113,7 +151,7 @@ static void both_families(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(addresses), cmocka_unit_test(source_of_a_route),
-                                       cmocka_unit_test(both_families)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(addresses), cmocka_unit_test(targets),
+                                       cmocka_unit_test(source_of_a_route), cmocka_unit_test(both_families)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
