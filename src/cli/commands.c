@@ -21,6 +21,21 @@ const cli_command_t cli_commands[] = {
      "Each line has its rank before it; with --rank R that rank's output is printed as it is.",
      "  inspan logs 3 -f\n  inspan logs 3 --rank 0 --tail 4K", cmd_logs},
     {"cancel", "N [options]", "Stop a job", NULL, "  inspan cancel 3", cmd_cancel},
+    {"drain", "NODE [options]", "Take a node out of use, in peace",
+     "Its workers finish or hand over their work and leave their jobs; nothing is computed twice. It gets "
+     "no\n"
+     "new work until inspan unban NODE.",
+     "  inspan drain laptop", cmd_drain},
+    {"unban", "NODE [options]", "Use a node again that was drained, is cooling down or in quarantine", NULL,
+     "  inspan unban laptop", cmd_unban},
+    {"chaos", "N [options]", "Break a running job on purpose and measure how it goes on",
+     "Kills workers, agents and the manager, freezes workers, pulls cables of a laboratory: only what lives\n"
+     "on this machine. Prints faults, how soon each was known, how soon the next step was committed, "
+     "goodput,\n"
+     "and whether the ledger is exact.",
+     "  inspan chaos 3 --every 15s --for 30m --kinds worker,freeze --json", cmd_chaos},
+    {"backup", "FILE [options]", "Copy the manager's registry while it is in use", NULL,
+     "  inspan backup registry-2026-01-31.db", cmd_backup},
     {"results", "N [FOLDER] [options]", "Fetch what a job has written",
      "Into FOLDER (default: out). inspan train does this by itself; for --detach, or when it could not.",
      "  inspan results 3\n  inspan results 3 /mnt/models/gpt --json", cmd_results},

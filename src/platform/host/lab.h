@@ -43,4 +43,11 @@ const char *lab_where(const lab_t *lab, uint32_t machine);
 /* Move this process (single-threaded still) into the machine. IO. */
 inspan_status_t lab_enter(const char *where, inspan_error_t *err);
 
+/* The bridge's end of the link of the machine that a process lives in, of whichever laboratory. NOT_FOUND: it
+ * is in none; IO. */
+#define LAB_DEVICE_SIZE 16
+inspan_status_t lab_link_of(int64_t pid, char device[LAB_DEVICE_SIZE], inspan_error_t *err);
+/* Take the link down (nothing passes, like a pulled cable) or up again. IO, UNSUPPORTED. */
+inspan_status_t lab_link_set(const char *device, bool up, inspan_error_t *err);
+
 #endif
