@@ -25,7 +25,7 @@ typedef struct inspan_parameter {
     uint64_t count; /* elements */
     uint32_t n_dims;
     const uint64_t *shape; /* (n_dims) */
-    const void *weights;   /* (count): hashed at start, all ranks must hold the same bits */
+    void *weights;         /* (count): hashed at start, all ranks must hold the same bits */
 } inspan_parameter_t;
 
 typedef struct inspan_ddp_options {

@@ -21,13 +21,6 @@
 #include "platform/os/os_cond.h"
 #include "platform/os/os_time.h"
 
-/* Bucket size where none is asked for: small enough that the wire is busy during backward
- * (docs/decisions/004). */
-#define AUTO_BUCKETS      32u
-#define AUTO_BUCKET_LEAST (1u * 1000 * 1000)
-#define AUTO_BUCKET_MOST  (25u * 1000 * 1000)
-#define FIRST_BUCKET_MOST (1u * 1000 * 1000)
-
 #define IN_FLIGHT_MAX 32u /* reductions started and not awaited yet; the communicator takes 256 */
 #define FP32_EXACT    (UINT64_C(1) << 24) /* sample counts ride in the buckets' type */
 
@@ -156,15 +149,6 @@ static inspan_status_t check_arguments(const inspan_parameter_t *parameters, uin
     return INSPAN_OK;
 }
 
-static uint64_t auto_bucket(const inspan_ddp_t *ddp, uint32_t n)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < n; i++) bytes += ddp->counts[i] * ddp->element_size;
-    bytes /= AUTO_BUCKETS;
-    if (bytes < AUTO_BUCKET_LEAST) return AUTO_BUCKET_LEAST;
-    return bytes > AUTO_BUCKET_MOST ? AUTO_BUCKET_MOST : bytes;
-}
-
 static inspan_status_t set_up(inspan_ddp_t *ddp, const inspan_parameter_t *parameters, uint32_t n,
                               const inspan_ddp_options_t *options, inspan_error_t *err)
 {
@@ -173,13 +157,17 @@ static inspan_status_t set_up(inspan_ddp_t *ddp, const inspan_parameter_t *param
     if (ddp->counts == NULL || ddp->seen == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %u parameters", n);
     for (uint32_t i = 0; i < n; i++) ddp->counts[i] = parameters[i].count;
-    const uint64_t bucket = options->bucket_bytes ? options->bucket_bytes : auto_bucket(ddp, n);
-    const uint64_t first = bucket < FIRST_BUCKET_MOST ? bucket : FIRST_BUCKET_MOST;
-    inspan_status_t status = layout_build(ddp->counts, n, ddp->element_size, bucket, first, &ddp->layout);
+    const uint64_t bucket = options->bucket_bytes
+                                ? options->bucket_bytes
+                                : layout_auto_bytes(ddp->counts, n, ddp->element_size, STEP_BUCKETS_MAX);
+    inspan_status_t status =
+        layout_build(ddp->counts, n, ddp->element_size, bucket, layout_first_bytes(bucket), LAYOUT_TAIL,
+                     STEP_BUCKETS_MAX, &ddp->layout);
     if (status != INSPAN_OK)
         return error_set(err, status, "buckets of %" PRIu64 " bytes for %u parameters: %s", bucket, n,
                          inspan_status_text(status));
-    status = manifest_compare(ddp->comm, parameters, n, ddp->dtype, ddp->layout.hash, ddp->timeout, err);
+    status =
+        manifest_compare(ddp->comm, parameters, n, ddp->dtype, ddp->layout.hash, true, ddp->timeout, err);
     if (status == INSPAN_OK) status = take_memory(ddp, err);
     if (status != INSPAN_OK) return status;
     return step_init(&ddp->machine, inspan_comm_rank(ddp->comm), inspan_comm_world(ddp->comm), 0,

@@ -239,7 +239,7 @@ typedef struct many {
 static void run_many(inspan_comm_t *comm, uint32_t rank, void *context)
 {
     many_t *many = context;
-    static const float weights[16];
+    static float weights[16];
     static const uint64_t shape[1] = {16};
     inspan_parameter_t parameters[MANY];
     for (uint32_t p = 0; p < MANY; p++) parameters[p] = (inspan_parameter_t){"w", 16, 1, shape, weights};

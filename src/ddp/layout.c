@@ -4,11 +4,33 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "core/step/step.h"
+
+#define AUTO_BUCKETS      32u
+#define AUTO_BUCKET_LEAST (1u * 1000 * 1000)
+#define AUTO_BUCKET_MOST  (25u * 1000 * 1000)
+#define FIRST_BUCKET_MOST (1u * 1000 * 1000)
 
 static uint64_t aligned(uint64_t count)
 {
     return (count + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN;
+}
+
+uint64_t layout_auto_bytes(const uint64_t *counts, uint32_t n_params, size_t element_size,
+                           uint32_t most_buckets)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < n_params; i++) all += counts[i] * element_size;
+    uint64_t bytes = all / AUTO_BUCKETS;
+    if (bytes < AUTO_BUCKET_LEAST) bytes = AUTO_BUCKET_LEAST;
+    if (bytes > AUTO_BUCKET_MOST) bytes = AUTO_BUCKET_MOST;
+    /* Two neighbours hold more than one bucket's bytes together. */
+    const uint64_t least = all / (most_buckets / 2 > 1 ? most_buckets / 2 - 1 : 1);
+    return bytes > least ? bytes : least;
+}
+
+uint64_t layout_first_bytes(uint64_t bucket_bytes)
+{
+    return bucket_bytes < FIRST_BUCKET_MOST ? bucket_bytes : FIRST_BUCKET_MOST;
 }
 
 static uint64_t layout_hash(const layout_t *layout)
@@ -22,7 +44,8 @@ static uint64_t layout_hash(const layout_t *layout)
 }
 
 inspan_status_t layout_build(const uint64_t *counts, uint32_t n_params, size_t element_size,
-                             uint64_t bucket_bytes, uint64_t first_bucket_bytes, layout_t *layout)
+                             uint64_t bucket_bytes, uint64_t first_bucket_bytes, uint32_t tail,
+                             uint32_t most_buckets, layout_t *layout)
 {
     memset(layout, 0, sizeof *layout);
     layout->n_params = n_params;
@@ -50,9 +73,9 @@ inspan_status_t layout_build(const uint64_t *counts, uint32_t n_params, size_t e
     }
     for (uint32_t b = 0; b < layout->n_buckets; b++) {
         layout->buckets[b].tail = layout->buckets[b].count;
-        layout->buckets[b].count += LAYOUT_TAIL;
+        layout->buckets[b].count += tail;
     }
-    if (layout->n_buckets > STEP_BUCKETS_MAX) {
+    if (layout->n_buckets > most_buckets) {
         layout_free(layout);
         return INSPAN_LIMIT;
     }

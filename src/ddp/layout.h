@@ -3,8 +3,9 @@
  *
  * Buckets follow the order in which backward finishes gradients, at first the reverse order of registration.
  * The first bucket is small, so that the wire starts early. A parameter is never split. Each bucket ends with
- * a tail of LAYOUT_TAIL elements: the samples that its sums cover, and (last bucket) the sum of losses; what
- * influences weights must ride in a reduced bucket (STEP_PROTOCOL, C2).
+ * a tail of elements that says what its sums cover, since what influences weights must ride in a reduced
+ * bucket (docs/step-protocol.md, C2): with fixed members samples and losses (LAYOUT_TAIL), in the elastic
+ * step one element a lease (buckets.h).
  */
 #ifndef DDP_LAYOUT_H
 #define DDP_LAYOUT_H
@@ -34,10 +35,17 @@ typedef struct layout {
     uint64_t hash; /* of all of it: two members with one hash agree on every offset */
 } layout_t;
 
-/* counts: (n_params) elements of each parameter, in order of registration. LIMIT: more than 4096 buckets.
- * NO_MEMORY. */
+/* counts: (n_params) elements of each parameter, in order of registration; tail: elements behind each bucket.
+ * LIMIT: more than most_buckets. NO_MEMORY. */
 inspan_status_t layout_build(const uint64_t *counts, uint32_t n_params, size_t element_size,
-                             uint64_t bucket_bytes, uint64_t first_bucket_bytes, layout_t *layout);
+                             uint64_t bucket_bytes, uint64_t first_bucket_bytes, uint32_t tail,
+                             uint32_t most_buckets, layout_t *layout);
+
+/* Where no bucket size is asked for: small enough that the wire is busy during backward (docs/decisions/004),
+ * and large enough that there are at most most_buckets. */
+uint64_t layout_auto_bytes(const uint64_t *counts, uint32_t n_params, size_t element_size,
+                           uint32_t most_buckets);
+uint64_t layout_first_bytes(uint64_t bucket_bytes); /* of the first bucket */
 void layout_free(layout_t *layout);
 
 #endif

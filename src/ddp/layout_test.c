@@ -40,13 +40,16 @@ static void every_parameter_has_one_place(void **state)
         for (uint32_t i = 0; i < n; i++) counts[i] = 1 + rng_below(&rng, 3000);
         layout_t layout, again;
         uint64_t bytes = 1 + rng_below(&rng, 20000);
-        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, &layout), INSPAN_OK);
-        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, &again), INSPAN_OK);
+        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, LAYOUT_TAIL, 4096, &layout),
+                         INSPAN_OK);
+        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, LAYOUT_TAIL, 4096, &again),
+                         INSPAN_OK);
         check_layout(&layout, counts, n);
         assert_int_equal(layout.hash, again.hash);
         layout_free(&again);
         counts[n - 1] += LAYOUT_ALIGN;
-        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, &again), INSPAN_OK);
+        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, LAYOUT_TAIL, 4096, &again),
+                         INSPAN_OK);
         assert_int_not_equal(layout.hash, again.hash);
         layout_free(&again);
         layout_free(&layout);
@@ -59,15 +62,34 @@ static void buckets_keep_their_size(void **state)
     uint64_t counts[40];
     for (uint32_t i = 0; i < 40; i++) counts[i] = 1000;
     layout_t layout;
-    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, &layout), INSPAN_OK);
+    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, LAYOUT_TAIL, 4096, &layout), INSPAN_OK);
     assert_true(layout.buckets[0].count * 4 <= 8000 + 64 + LAYOUT_TAIL * 4);
     for (uint32_t b = 1; b < layout.n_buckets; b++) assert_true(layout.buckets[b].count * 4 <= 40000 + 1024);
     assert_true(layout.n_buckets >= 5 && layout.n_buckets <= 7);
     layout_free(&layout);
     counts[20] = 1000000; /* larger than a bucket: not split */
-    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, &layout), INSPAN_OK);
+    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, LAYOUT_TAIL, 4096, &layout), INSPAN_OK);
     check_layout(&layout, counts, 40);
     layout_free(&layout);
+}
+
+/* However large the model: the size that is chosen keeps within the number of buckets. */
+static void the_chosen_size_keeps_the_number(void **state)
+{
+    (void)state;
+    static uint64_t counts[3000];
+    rng_t rng;
+    rng_seed(&rng, 7, 0);
+    for (int scale = 1; scale <= 1000000; scale *= 100) {
+        for (int i = 0; i < 3000; i++) counts[i] = 1 + rng_below(&rng, 100) * (uint64_t)scale;
+        layout_t layout;
+        uint64_t bytes = layout_auto_bytes(counts, 3000, 4, 255);
+        assert_true(bytes >= 1000000);
+        assert_int_equal(layout_build(counts, 3000, 4, bytes, layout_first_bytes(bytes), 256, 255, &layout),
+                         INSPAN_OK);
+        layout_free(&layout);
+        assert_int_equal(layout_build(counts, 3000, 4, 1, 1, 256, 255, &layout), INSPAN_LIMIT);
+    }
 }
 
 int main(void)
@@ -75,6 +97,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_parameter_has_one_place),
         cmocka_unit_test(buckets_keep_their_size),
+        cmocka_unit_test(the_chosen_size_keeps_the_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

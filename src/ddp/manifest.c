@@ -12,6 +12,7 @@
 /* One row a rank; a sum over ranks of tables that are zero but for the own row brings every row to every
  * rank. */
 enum { ROW_PARAMS, ROW_DTYPE, ROW_ALL, ROW_LAYOUT, ROW_WORDS };
+_Static_assert(ROW_WORDS == MANIFEST_WORDS, "a row");
 #define TEXT_WORDS 20u /* a parameter's description, 8 bytes a word */
 
 static inspan_status_t gather_rows(inspan_comm_t *comm, const uint64_t *row, uint64_t words, uint64_t *rows,
@@ -29,10 +30,11 @@ static inspan_status_t gather_rows(inspan_comm_t *comm, const uint64_t *row, uin
     return status == INSPAN_OK ? status : ddp_fail(comm, status, "comparing parameters among ranks", err);
 }
 
-static uint64_t parameter_hash(const inspan_parameter_t *parameter, size_t element_size)
+static uint64_t parameter_hash(const inspan_parameter_t *parameter, size_t element_size, bool with_weights)
 {
     uint64_t hash = hash64(parameter->name, strlen(parameter->name), parameter->n_dims);
     hash = hash64(parameter->shape, parameter->n_dims * sizeof parameter->shape[0], hash);
+    if (!with_weights) return hash64(&parameter->count, sizeof parameter->count, hash);
     return hash64(parameter->weights, parameter->count * element_size, hash);
 }
 
@@ -92,16 +94,29 @@ static inspan_status_t find_difference(inspan_comm_t *comm, const inspan_paramet
     return status;
 }
 
+void manifest_row(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
+                  uint64_t layout_hash, uint64_t row[MANIFEST_WORDS])
+{
+    row[ROW_PARAMS] = n;
+    row[ROW_DTYPE] = (uint64_t)dtype;
+    row[ROW_ALL] = 0;
+    row[ROW_LAYOUT] = layout_hash;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t hash = parameter_hash(&parameters[i], 0, false);
+        row[ROW_ALL] = hash64(&hash, sizeof hash, row[ROW_ALL]);
+    }
+}
+
 inspan_status_t manifest_compare(inspan_comm_t *comm, const inspan_parameter_t *parameters, uint32_t n,
-                                 inspan_dtype_t dtype, uint64_t layout_hash, int64_t timeout_ns,
-                                 inspan_error_t *err)
+                                 inspan_dtype_t dtype, uint64_t layout_hash, bool with_weights,
+                                 int64_t timeout_ns, inspan_error_t *err)
 {
     uint32_t world = inspan_comm_world(comm);
     size_t element_size = inspan_dtype_size(dtype);
     uint64_t *hashes = calloc(n + (uint64_t)world * ROW_WORDS, sizeof hashes[0]);
     if (hashes == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory to compare %u parameters", n);
     uint64_t *rows = hashes + n;
-    for (uint32_t i = 0; i < n; i++) hashes[i] = parameter_hash(&parameters[i], element_size);
+    for (uint32_t i = 0; i < n; i++) hashes[i] = parameter_hash(&parameters[i], element_size, with_weights);
     uint64_t row[ROW_WORDS] = {n, (uint64_t)dtype, hash64(hashes, n * sizeof hashes[0], 0), layout_hash};
     inspan_status_t status = gather_rows(comm, row, ROW_WORDS, rows, timeout_ns, err);
     uint32_t least = n, differs = 0;

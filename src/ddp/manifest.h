@@ -6,10 +6,16 @@
 
 /*
  * Collective: every rank calls it with its own. OK on all ranks, or MISMATCH on all ranks with the first
- * parameter that differs, by rank and node. Or the communicator's cause.
+ * parameter that differs, by rank and node. Or the communicator's cause. with_weights: their bits, too.
  */
 inspan_status_t manifest_compare(inspan_comm_t *comm, const inspan_parameter_t *parameters, uint32_t n,
-                                 inspan_dtype_t dtype, uint64_t layout_hash, int64_t timeout_ns,
-                                 inspan_error_t *err);
+                                 inspan_dtype_t dtype, uint64_t layout_hash, bool with_weights,
+                                 int64_t timeout_ns, inspan_error_t *err);
+
+/* One rank's manifest as numbers, without weights, for a comparison that the caller makes: the same on two
+ * ranks that may train together. */
+#define MANIFEST_WORDS 4u
+void manifest_row(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
+                  uint64_t layout_hash, uint64_t row[MANIFEST_WORDS]);
 
 #endif

@@ -1,0 +1,250 @@
+/* Gradient memory of the elastic step, and its exchange over real sockets: sums, leases exactly once, passes.
+ */
+#include "ddp/buckets.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/units.h"
+#include "comm/loopback_world_test.h"
+#include "ddp/exchange.h"
+
+#define N_PARAMS 4
+#define LEASES   7
+
+static const uint64_t counts[N_PARAMS] = {3, 1000, 1, 70001};
+
+static void parameters_of(inspan_parameter_t parameters[N_PARAMS])
+{
+    for (uint32_t p = 0; p < N_PARAMS; p++)
+        parameters[p] = (inspan_parameter_t){"w", counts[p], 1, &counts[p], NULL};
+}
+
+static ddp_buckets_t open_buckets(inspan_dtype_t dtype, uint64_t bytes)
+{
+    ddp_buckets_t buckets;
+    inspan_parameter_t parameters[N_PARAMS];
+    inspan_error_t err;
+    parameters_of(parameters);
+    if (ddp_buckets_open(parameters, N_PARAMS, dtype, bytes, LEASES, &buckets, &err) != INSPAN_OK)
+        fail_msg("%s", err.text);
+    return buckets;
+}
+
+static void take_over(ddp_buckets_t *buckets) /* a world of one: the sum is the local one */
+{
+    memcpy(buckets->memory + buckets->bytes, buckets->memory, buckets->bytes);
+}
+
+static void every_lease_must_be_there_once(void **state)
+{
+    (void)state;
+    for (int dtype = INSPAN_FP32; dtype <= INSPAN_FP64; dtype++) {
+        ddp_buckets_t buckets = open_buckets((inspan_dtype_t)dtype, 5000);
+        inspan_error_t err;
+        char text[80];
+        assert_true(buckets.n >= 3);
+        ddp_buckets_mark(&buckets, 0, 3, 5);
+        ddp_buckets_mark(&buckets, 4, 3, 0);
+        take_over(&buckets);
+        const uint64_t dropped = 1u << 3;
+        for (uint32_t b = 0; b < buckets.n; b++) {
+            assert_int_equal(ddp_buckets_check(&buckets, b, 12, NULL, &err), INSPAN_MISMATCH);
+            snprintf(text, sizeof text, "step 12, bucket %u: lease 3 is in the sum 0 times, expected 1", b);
+            if (strstr(err.text, text) == NULL) fail_msg("%s", err.text);
+            assert_int_equal(ddp_buckets_check(&buckets, b, 12, &dropped, &err), INSPAN_OK);
+        }
+        ddp_buckets_mark(&buckets, 3, 2, 1); /* 4 is there twice now */
+        take_over(&buckets);
+        for (uint32_t b = 0; b < buckets.n; b++) {
+            assert_int_equal(ddp_buckets_check(&buckets, b, 12, NULL, &err), INSPAN_MISMATCH);
+            if (strstr(err.text, "lease 4 is in the sum 2 times, expected 1") == NULL)
+                fail_msg("%s", err.text);
+        }
+        ddp_buckets_clear(&buckets);
+        ddp_buckets_mark(&buckets, 0, LEASES, 9);
+        take_over(&buckets);
+        for (uint32_t b = 0; b < buckets.n; b++)
+            assert_int_equal(ddp_buckets_check(&buckets, b, 12, NULL, &err), INSPAN_OK);
+        assert_int_equal(ddp_buckets_check(&buckets, 0, 12, &dropped, &err), INSPAN_MISMATCH);
+        ddp_buckets_close(&buckets);
+    }
+}
+
+static void the_tally_says_who_computed_what(void **state)
+{
+    (void)state;
+    ddp_buckets_t buckets = open_buckets(INSPAN_FP32, 0);
+    ddp_tally_t sums = {1.5, 2, 3, 4}, found;
+    ddp_buckets_mark(&buckets, 0, 2, 0);
+    ddp_buckets_mark(&buckets, 2, 1, 4000000000u);
+    ddp_buckets_add(&buckets, &sums);
+    ddp_buckets_add(&buckets, &sums);
+    take_over(&buckets);
+    ddp_buckets_tally(&buckets, &found);
+    assert_true(found.loss_sum == 3 && found.evaluation_loss_sum == 4 && found.evaluation_samples == 6 &&
+                found.evaluation_right == 8);
+    assert_int_equal(ddp_buckets_owner(&buckets, 1), 0);
+    assert_true(ddp_buckets_owner(&buckets, 2) == 4000000000);
+    assert_int_equal(ddp_buckets_owner(&buckets, 3), -1);
+    ddp_buckets_close(&buckets);
+}
+
+static void gradients_complete_a_bucket_once_a_round(void **state)
+{
+    (void)state;
+    ddp_buckets_t buckets = open_buckets(INSPAN_FP32, 5000);
+    for (int round = 0; round < 2; round++) {
+        uint32_t full_buckets = 0, bucket = 0;
+        bool full = false;
+        ddp_buckets_begin_round(&buckets);
+        assert_int_equal(ddp_buckets_incomplete(&buckets), 0);
+        for (uint32_t p = N_PARAMS; p-- > 0;) {
+            assert_int_equal(ddp_buckets_ready(&buckets, p, &bucket, &full), INSPAN_OK);
+            full_buckets += full;
+        }
+        assert_int_equal(full_buckets, buckets.n - 1);
+        assert_int_equal(ddp_buckets_incomplete(&buckets), buckets.n - 1);
+        assert_int_equal(ddp_buckets_ready(&buckets, 1, &bucket, &full), INSPAN_INVALID);
+        assert_int_equal(ddp_buckets_ready(&buckets, N_PARAMS, &bucket, &full), INSPAN_INVALID);
+    }
+    ddp_buckets_close(&buckets);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    ddp_buckets_t buckets;
+    inspan_error_t err;
+    inspan_parameter_t parameters[N_PARAMS], many[300];
+    parameters_of(parameters);
+    for (int i = 0; i < 300; i++) many[i] = parameters[1];
+    assert_int_equal(ddp_buckets_open(parameters, 0, INSPAN_FP32, 0, 1, &buckets, &err), INSPAN_INVALID);
+    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_BF16, 0, 1, &buckets, &err), INSPAN_INVALID);
+    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_FP32, 0, 0, &buckets, &err), INSPAN_INVALID);
+    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_FP32, 0, 257, &buckets, &err), INSPAN_INVALID);
+    assert_int_equal(ddp_buckets_open(many, 300, INSPAN_FP32, 1024, 1, &buckets, &err), INSPAN_LIMIT);
+    assert_non_null(strstr(err.text, "sync.bucket"));
+    parameters[2].count = 0;
+    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_FP32, 0, 1, &buckets, &err), INSPAN_INVALID);
+    ddp_buckets_t one = open_buckets(INSPAN_FP32, 5000), other = open_buckets(INSPAN_FP64, 10000);
+    assert_int_not_equal(one.hash, other.hash);
+    ddp_buckets_close(&one);
+    ddp_buckets_close(&other);
+}
+
+/* ---- Over sockets ---------------------------------------------------------------------------- */
+
+typedef struct member {
+    atomic_uint done[4], failed; /* by kind */
+} member_t;
+
+static void on_done(void *context, exchange_kind_t kind, uint32_t index, inspan_status_t status)
+{
+    member_t *member = context;
+    (void)index;
+    atomic_fetch_add(&member->done[kind], 1);
+    if (status != INSPAN_OK) atomic_fetch_add(&member->failed, 1);
+}
+
+/* Three ranks share the leases; rank 1 is a listener. All buckets but the first are reduced, the first passed
+ * on. */
+static void exchange_rank(inspan_comm_t *comm, uint32_t rank, void *context)
+{
+    (void)context;
+    member_t member = {0};
+    exchange_t *exchange = NULL;
+    inspan_error_t err;
+    ddp_buckets_t buckets = open_buckets(INSPAN_FP32, 5000);
+    assert_int_equal(exchange_open(&buckets, on_done, &member, &exchange), INSPAN_OK);
+    exchange_attach(exchange, comm);
+    if (rank != 1) ddp_buckets_mark(&buckets, rank == 0 ? 0 : 4, rank == 0 ? 4 : 3, rank);
+    for (uint32_t p = 0; p < N_PARAMS; p++) ((float *)ddp_buckets_local(&buckets, p))[0] = (float)(rank + p);
+    if (rank == 2) { /* as if it had been reduced in the view before */
+        for (uint32_t i = 0; i < LEASES; i++)
+            ((float *)(void *)buckets.reduced[0])[buckets.layout.buckets[0].tail + i] = 1;
+        ((float *)ddp_buckets_reduced(&buckets, 3))[9] = 17;
+        assert_int_equal(exchange_pass(exchange, 0, 0), INSPAN_OK);
+        assert_int_equal(exchange_pass(exchange, 0, 1), INSPAN_OK);
+    } else {
+        assert_int_equal(exchange_take(exchange, 0, 2), INSPAN_OK);
+    }
+    for (uint32_t b = 1; b < buckets.n; b++) assert_int_equal(exchange_reduce(exchange, b), INSPAN_OK);
+    float copied[3] = {(float)rank, 2, 3}, got[3] = {0};
+    assert_int_equal(exchange_send(exchange, copied, 3, INSPAN_FP32, (rank + 1) % 3, EXCHANGE_TAGS, 0),
+                     INSPAN_OK);
+    assert_int_equal(exchange_receive(exchange, got, 3, INSPAN_FP32, (rank + 2) % 3, EXCHANGE_TAGS, 0),
+                     INSPAN_OK);
+    assert_int_equal(exchange_drain(exchange, 20 * NS_PER_S), INSPAN_OK);
+    assert_int_equal(atomic_load(&member.failed), 0);
+    assert_int_equal(atomic_load(&member.done[EXCHANGE_REDUCE]), buckets.n - 1);
+    assert_int_equal(exchange_room(exchange), EXCHANGE_MAX);
+    assert_true(got[0] == (float)((rank + 2) % 3) && got[2] == 3);
+    assert_true(((float *)ddp_buckets_reduced(&buckets, 3))[9] == 17);
+    assert_true(((float *)ddp_buckets_reduced(&buckets, 1))[0] == 0 + 1 + 2 + 3 * 1);
+    for (uint32_t b = 0; b < buckets.n; b++)
+        if (ddp_buckets_check(&buckets, b, 0, NULL, &err) != INSPAN_OK)
+            fail_msg("rank %u: %s", rank, err.text);
+    for (uint32_t lease = 0; lease < LEASES; lease++)
+        assert_int_equal(ddp_buckets_owner(&buckets, lease), lease < 4 ? 0 : 2);
+    exchange_close(exchange);
+    ddp_buckets_close(&buckets);
+}
+
+static void buckets_are_reduced_and_passed(void **state)
+{
+    (void)state;
+    loopback_world_run(3, exchange_rank, NULL);
+}
+
+/* What is pending ends when the communicator is poisoned, and the next one starts clean. */
+static void abort_rank(inspan_comm_t *comm, uint32_t rank, void *context)
+{
+    member_t member = {0};
+    exchange_t *exchange = NULL;
+    ddp_buckets_t buckets = open_buckets(INSPAN_FP32, 0);
+    assert_int_equal(exchange_open(&buckets, on_done, &member, &exchange), INSPAN_OK);
+    exchange_attach(exchange, comm);
+    if (rank == 0) {
+        assert_int_equal(exchange_reduce(exchange, 0), INSPAN_OK);
+        assert_int_equal(exchange_take(exchange, 1, 1), INSPAN_OK);
+        assert_int_equal(exchange_drain(exchange, 0), INSPAN_TIMEOUT);
+        inspan_comm_abort(comm, "a test");
+        assert_int_equal(exchange_drain(exchange, 20 * NS_PER_S), INSPAN_OK);
+        assert_int_equal(atomic_load(&member.failed), 2);
+        assert_int_not_equal(exchange_reduce(exchange, 0), INSPAN_OK);
+        assert_int_equal(exchange_room(exchange), EXCHANGE_MAX);
+    }
+    pthread_barrier_wait(context); /* the other one is there as long as it is waited for */
+    exchange_close(exchange);
+    ddp_buckets_close(&buckets);
+}
+
+static void what_is_pending_ends_with_the_communicator(void **state)
+{
+    (void)state;
+    pthread_barrier_t met;
+    pthread_barrier_init(&met, NULL, 2);
+    loopback_world_run(2, abort_rank, &met);
+    pthread_barrier_destroy(&met);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_lease_must_be_there_once),
+        cmocka_unit_test(the_tally_says_who_computed_what),
+        cmocka_unit_test(gradients_complete_a_bucket_once_a_round),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(buckets_are_reduced_and_passed),
+        cmocka_unit_test(what_is_pending_ends_with_the_communicator),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

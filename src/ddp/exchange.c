@@ -1,0 +1,192 @@
+/* Lock: `lock` guards the free list and the count of pending operations; nothing is called while it is held.
+ */
+#include "ddp/exchange.h"
+
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "platform/os/os_cond.h"
+#include "platform/os/os_time.h"
+
+typedef struct slot {
+    exchange_t *exchange;
+    struct slot *next;
+    exchange_kind_t kind;
+    uint32_t index;
+} slot_t;
+
+struct exchange {
+    ddp_buckets_t *buckets;
+    inspan_comm_t *comm;
+    exchange_done_fn done;
+    void *context;
+    pthread_mutex_t lock;
+    os_cond_t idle;
+    slot_t *free;
+    uint32_t pending;
+    uint64_t reduced_bytes;
+    slot_t slots[EXCHANGE_MAX];
+};
+
+inspan_status_t exchange_open(ddp_buckets_t *buckets, exchange_done_fn done, void *context, exchange_t **out)
+{
+    exchange_t *exchange = calloc(1, sizeof *exchange);
+    if (exchange == NULL) return INSPAN_NO_MEMORY;
+    exchange->buckets = buckets;
+    exchange->done = done;
+    exchange->context = context;
+    pthread_mutex_init(&exchange->lock, NULL);
+    os_cond_open(&exchange->idle);
+    for (uint32_t i = EXCHANGE_MAX; i-- > 0;) {
+        exchange->slots[i].exchange = exchange;
+        exchange->slots[i].next = exchange->free;
+        exchange->free = &exchange->slots[i];
+    }
+    *out = exchange;
+    return INSPAN_OK;
+}
+
+void exchange_close(exchange_t *exchange)
+{
+    if (exchange == NULL) return;
+    os_cond_close(&exchange->idle);
+    pthread_mutex_destroy(&exchange->lock);
+    free(exchange);
+}
+
+void exchange_attach(exchange_t *exchange, inspan_comm_t *comm)
+{
+    exchange->comm = comm;
+}
+
+uint32_t exchange_room(exchange_t *exchange)
+{
+    pthread_mutex_lock(&exchange->lock);
+    const uint32_t room = EXCHANGE_MAX - exchange->pending;
+    pthread_mutex_unlock(&exchange->lock);
+    return room;
+}
+
+/* ---- One operation --------------------------------------------------------------------------- */
+
+static slot_t *take_slot(exchange_t *exchange, exchange_kind_t kind, uint32_t index)
+{
+    pthread_mutex_lock(&exchange->lock);
+    slot_t *slot = exchange->free;
+    if (slot != NULL) {
+        exchange->free = slot->next;
+        exchange->pending++;
+        slot->kind = kind;
+        slot->index = index;
+    }
+    pthread_mutex_unlock(&exchange->lock);
+    return slot;
+}
+
+static void give_slot(slot_t *slot)
+{
+    exchange_t *exchange = slot->exchange;
+    pthread_mutex_lock(&exchange->lock);
+    slot->next = exchange->free;
+    exchange->free = slot;
+    if (--exchange->pending == 0) os_cond_broadcast(&exchange->idle);
+    pthread_mutex_unlock(&exchange->lock);
+}
+
+/* What the callback does is done before the operation counts as no longer pending. */
+static void on_done(void *context, inspan_status_t status)
+{
+    slot_t *slot = context;
+    exchange_t *exchange = slot->exchange;
+    if (slot->kind == EXCHANGE_REDUCE && status == INSPAN_OK) {
+        pthread_mutex_lock(&exchange->lock);
+        exchange->reduced_bytes += ddp_buckets_bytes(exchange->buckets, slot->index);
+        pthread_mutex_unlock(&exchange->lock);
+    }
+    exchange->done(exchange->context, slot->kind, slot->index, status);
+    give_slot(slot);
+}
+
+static inspan_status_t started(slot_t *slot, inspan_status_t status, inspan_op_t *op)
+{
+    if (status == INSPAN_OK)
+        comm_op_on_done(op, on_done, slot);
+    else
+        give_slot(slot);
+    return status;
+}
+
+inspan_status_t exchange_reduce(exchange_t *exchange, uint32_t bucket)
+{
+    inspan_op_t *op = NULL;
+    const ddp_buckets_t *buckets = exchange->buckets;
+    slot_t *slot = take_slot(exchange, EXCHANGE_REDUCE, bucket);
+    if (slot == NULL) return INSPAN_LIMIT;
+    const inspan_status_t status = inspan_allreduce(
+        exchange->comm, buckets->local[bucket], buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
+        ddp_buckets_dtype(buckets, bucket), INSPAN_SUM, &op);
+    return started(slot, status, op);
+}
+
+inspan_status_t exchange_pass(exchange_t *exchange, uint32_t bucket, uint32_t to)
+{
+    inspan_op_t *op = NULL;
+    const ddp_buckets_t *buckets = exchange->buckets;
+    slot_t *slot = take_slot(exchange, EXCHANGE_PASS, bucket);
+    if (slot == NULL) return INSPAN_LIMIT;
+    const inspan_status_t status =
+        inspan_send(exchange->comm, buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
+                    ddp_buckets_dtype(buckets, bucket), to, bucket, &op);
+    return started(slot, status, op);
+}
+
+inspan_status_t exchange_take(exchange_t *exchange, uint32_t bucket, uint32_t from)
+{
+    inspan_op_t *op = NULL;
+    const ddp_buckets_t *buckets = exchange->buckets;
+    slot_t *slot = take_slot(exchange, EXCHANGE_TAKE, bucket);
+    if (slot == NULL) return INSPAN_LIMIT;
+    const inspan_status_t status =
+        inspan_receive(exchange->comm, buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
+                       ddp_buckets_dtype(buckets, bucket), from, bucket, &op);
+    return started(slot, status, op);
+}
+
+inspan_status_t exchange_send(exchange_t *exchange, const void *data, uint64_t count, inspan_dtype_t dtype,
+                              uint32_t to, uint32_t tag, uint32_t index)
+{
+    inspan_op_t *op = NULL;
+    slot_t *slot = take_slot(exchange, EXCHANGE_COPY, index);
+    if (slot == NULL) return INSPAN_LIMIT;
+    const inspan_status_t status = inspan_send(exchange->comm, data, count, dtype, to, tag, &op);
+    return started(slot, status, op);
+}
+
+inspan_status_t exchange_receive(exchange_t *exchange, void *data, uint64_t count, inspan_dtype_t dtype,
+                                 uint32_t from, uint32_t tag, uint32_t index)
+{
+    inspan_op_t *op = NULL;
+    slot_t *slot = take_slot(exchange, EXCHANGE_COPY, index);
+    if (slot == NULL) return INSPAN_LIMIT;
+    const inspan_status_t status = inspan_receive(exchange->comm, data, count, dtype, from, tag, &op);
+    return started(slot, status, op);
+}
+
+inspan_status_t exchange_drain(exchange_t *exchange, int64_t timeout_ns)
+{
+    const ns_t until = os_now() + timeout_ns;
+    pthread_mutex_lock(&exchange->lock);
+    while (exchange->pending > 0 && os_cond_wait_until(&exchange->idle, &exchange->lock, until)) {
+    }
+    const bool idle = exchange->pending == 0;
+    pthread_mutex_unlock(&exchange->lock);
+    return idle ? INSPAN_OK : INSPAN_TIMEOUT;
+}
+
+uint64_t exchange_bytes(exchange_t *exchange)
+{
+    pthread_mutex_lock(&exchange->lock);
+    const uint64_t bytes = exchange->reduced_bytes;
+    pthread_mutex_unlock(&exchange->lock);
+    return bytes;
+}
