@@ -38,7 +38,7 @@ MAY_INCLUDE = {
     "manager": ["rpc", "inspan/v1", "core/control", "core/sched", "core/step", "core/partition"] + ANY_PLATFORM,
     "agent": ["rpc", "inspan/v1"] + ANY_PLATFORM,
     "cli": ["manager/manager.h", "agent/agent.h", "train/train.h", "train/job.h", "nn/nn.h", "comm/comm.h",
-            "rpc/rpc.h", "inspan/v1"] + CORES + ANY_PLATFORM,
+            "rpc/rpc.h", "rpc/rpc_files.h", "inspan/v1"] + CORES + ANY_PLATFORM,
     "tui": ["rpc/rpc.h", "inspan/v1"] + ANY_PLATFORM,
 }
 

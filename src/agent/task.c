@@ -38,7 +38,7 @@ struct agent_task {
 /* The file lies at the same path on every node (too large to travel): is it the same? */
 static inspan_status_t check_local(agent_task_t *task, const Inspan__V1__DataFile *file, inspan_error_t *err)
 {
-    char hash[33] = "";
+    char hash[RPC_FILE_HASH] = "";
     uint64_t bytes = 0;
     struct stat info;
     const char *node = task->process->node;
@@ -61,7 +61,7 @@ static inspan_status_t fetch_cached(agent_task_t *task, const Inspan__V1__DataFi
                                     inspan_error_t *err)
 {
     agent_t *agent = task->process->agent;
-    char found[33] = "";
+    char found[RPC_FILE_HASH] = "";
     uint64_t bytes = 0;
     snprintf(path, PATH_MAX, "%.3900s/cache/%s", agent->folder, file->hash);
     if (transfer_hash(task->transfer, path, found, &bytes, NULL) == INSPAN_OK &&
@@ -73,7 +73,8 @@ static inspan_status_t fetch_cached(agent_task_t *task, const Inspan__V1__DataFi
     snprintf(folder, sizeof folder, "%.3900s/cache", agent->folder);
     inspan_status_t status = job_files_make_room(folder, file->bytes, err);
     if (status == INSPAN_OK)
-        status = transfer_get(task->transfer, file->hash, file->bytes, path, data_patience, err);
+        status =
+            transfer_get(task->transfer, &(rpc_file_t){path, file->hash, file->bytes}, data_patience, err);
     return status;
 }
 
@@ -165,7 +166,8 @@ static inspan_status_t upload_folder(agent_task_t *task, const char *folder, con
         memcpy(result->name, name, sizeof result->name);
         status = transfer_hash(task->transfer, path, result->hash, &result->bytes, err);
         if (status == INSPAN_OK)
-            status = transfer_put(task->transfer, path, result->hash, result->bytes, results_patience, err);
+            status = transfer_put(task->transfer, &(rpc_file_t){path, result->hash, result->bytes},
+                                  results_patience, err);
         if (status != INSPAN_OK)
             error_prefix(err, "result %s of rank %u is not safe", name, task->process->order->rank);
     }

@@ -1,7 +1,7 @@
 /*
- * Files between an agent and the manager's content-addressed store. All calls block, retry while the manager
- * is away, and end early with ABORTED after transfer_cancel. One call at a time per transfer; cancel from any
- * thread.
+ * Files between an agent and the manager's store: the calls of rpc_files.h, tried again while the manager is
+ * away. All block, and end early with ABORTED after transfer_cancel. One call at a time per transfer; cancel
+ * from any thread.
  */
 #ifndef AGENT_TRANSFER_H
 #define AGENT_TRANSFER_H
@@ -11,7 +11,7 @@
 #include <inspan/status.h>
 
 #include "base/units.h"
-#include "rpc/rpc.h"
+#include "rpc/rpc_files.h"
 
 typedef struct transfer transfer_t;
 
@@ -20,19 +20,19 @@ void transfer_close(transfer_t *transfer);
 void transfer_cancel(transfer_t *transfer);
 
 /*
- * Fetch the file with this hash (XXH3 128, hex) and size to path: written aside, checked, then renamed.
+ * Fetch the file: written aside, checked, then renamed.
  * patience: how long a manager that cannot be reached is tried again. CORRUPT (other bytes than promised),
  * LIMIT, NOT_FOUND, UNREACHABLE, IO.
  */
-inspan_status_t transfer_get(transfer_t *transfer, const char *hash, uint64_t bytes, const char *path,
-                             ns_t patience, inspan_error_t *err);
+inspan_status_t transfer_get(transfer_t *transfer, const rpc_file_t *file, ns_t patience,
+                             inspan_error_t *err);
 
 /* Store a file whose hash and size were taken by transfer_hash; nothing is sent if the manager has it. */
-inspan_status_t transfer_put(transfer_t *transfer, const char *path, const char *hash, uint64_t bytes,
-                             ns_t patience, inspan_error_t *err);
+inspan_status_t transfer_put(transfer_t *transfer, const rpc_file_t *file, ns_t patience,
+                             inspan_error_t *err);
 
 /* Hash a local file. NOT_FOUND, IO, ABORTED. */
-inspan_status_t transfer_hash(transfer_t *transfer, const char *path, char hash[33], uint64_t *bytes,
-                              inspan_error_t *err);
+inspan_status_t transfer_hash(transfer_t *transfer, const char *path, char hash[RPC_FILE_HASH],
+                              uint64_t *bytes, inspan_error_t *err);
 
 #endif

@@ -17,11 +17,11 @@
 
 #include "base/rng.h"
 #include "cli/client.h"
-#include "cli/exchange.h"
 #include "cli/results.h"
 #include "cli/summary.h"
 #include "cli/watch.h"
 #include "platform/os/os_file.h"
+#include "rpc/rpc_files.h"
 
 #define STORE_MAX (8u << 20)
 
@@ -36,7 +36,7 @@ typedef struct fake {
     pthread_t thread;
     uint8_t *stored; /* (STORE_MAX) */
     size_t stored_bytes;
-    char hash[64];
+    char hash[64], coming[64];
     _Atomic get_fault_t fault;
     _Atomic int stats, puts, watches, cancels;
     rpc_call_t *watcher; /* server's thread only */
@@ -60,8 +60,8 @@ static void on_put(void *context, rpc_call_t *call, const ProtobufCMessage *mess
         fake->stored_bytes = 0;
         rpc_call_set_data(call, fake);
         atomic_fetch_add(&fake->puts, 1);
+        snprintf(fake->coming, sizeof fake->coming, "%s", chunk->hash);
     }
-    snprintf(fake->hash, sizeof fake->hash, "%s", chunk->hash);
     if (fake->stored_bytes + chunk->data.len > STORE_MAX) {
         rpc_call_finish(call, INSPAN_LIMIT, "the file is too large");
         return;
@@ -72,8 +72,9 @@ static void on_put(void *context, rpc_call_t *call, const ProtobufCMessage *mess
 
 static void on_put_end(void *context, rpc_call_t *call)
 {
-    (void)context;
+    fake_t *fake = context;
     Inspan__V1__FileStat stat = INSPAN__V1__FILE_STAT__INIT;
+    memcpy(fake->hash, fake->coming, sizeof fake->hash);
     stat.present = true;
     rpc_call_reply(call, &stat.base);
 }
@@ -275,40 +276,44 @@ typedef struct told {
     int calls;
 } told_t;
 
-static void on_progress(void *context, uint64_t sent, uint64_t bytes)
+static inspan_status_t on_chunk(void *context, uint64_t sent, uint64_t bytes, inspan_error_t *err)
 {
+    (void)err;
     told_t *told = context;
     if (told->calls++ == 0) assert_int_equal(sent, 0);
     assert_true(sent >= told->last && sent <= bytes);
     told->last = sent;
     told->bytes = bytes;
+    return INSPAN_OK;
 }
 
 static void files_go_there_and_back(void **state)
 {
     fixture_t *fixture = *state;
-    const size_t sizes[] = {0, 1, 1000, EXCHANGE_CHUNK - 1, EXCHANGE_CHUNK, EXCHANGE_CHUNK + 1, 3500000};
+    const size_t sizes[] = {0, 1, 1000, RPC_FILE_CHUNK - 1, RPC_FILE_CHUNK, RPC_FILE_CHUNK + 1, 3500000};
     inspan_error_t err = {0};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        char path[128], back[128], hash[EXCHANGE_HASH_SIZE], again[EXCHANGE_HASH_SIZE];
+        char path[128], back[128], hash[RPC_FILE_HASH], again[RPC_FILE_HASH];
         uint64_t bytes = 0;
         make_file(fixture, "data", sizes[i], path, sizeof path);
         snprintf(back, sizeof back, "%s/back", fixture->folder);
-        assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
+        assert_int_equal(rpc_file_hash(path, NULL, hash, &bytes, &err), INSPAN_OK);
         assert_int_equal(bytes, sizes[i]);
         told_t told = {0};
-        const exchange_put_options_t options = {.progress = on_progress, .context = &told};
-        if (exchange_put(fixture->client, path, hash, bytes, &options, &err) != INSPAN_OK)
+        const rpc_file_watch_t watch = {.context = &told, .chunk = on_chunk};
+        if (rpc_file_put(fixture->client, &(rpc_file_t){path, hash, bytes}, &watch, &err) != INSPAN_OK)
             fail_msg("%s", err.text);
         assert_int_equal(told.last, bytes);
         assert_int_equal(told.bytes, bytes);
-        assert_true((uint64_t)told.calls >= 1 + (bytes + EXCHANGE_CHUNK - 1) / EXCHANGE_CHUNK);
+        assert_true((uint64_t)told.calls >= 1 + (bytes + RPC_FILE_CHUNK - 1) / RPC_FILE_CHUNK);
         assert_int_equal(fixture->fake.stored_bytes, sizes[i]);
         int puts = atomic_load(&fixture->fake.puts);
-        assert_int_equal(exchange_put(fixture->client, path, hash, bytes, NULL, &err), INSPAN_OK);
+        assert_int_equal(rpc_file_put(fixture->client, &(rpc_file_t){path, hash, bytes}, NULL, &err),
+                         INSPAN_OK);
         assert_int_equal(atomic_load(&fixture->fake.puts), puts); /* it was there: not sent again */
-        if (exchange_get(fixture->client, hash, bytes, back, &err) != INSPAN_OK) fail_msg("%s", err.text);
-        assert_int_equal(exchange_hash(back, again, &bytes, &err), INSPAN_OK);
+        if (rpc_file_get(fixture->client, &(rpc_file_t){back, hash, bytes}, 0644, NULL, &err) != INSPAN_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(rpc_file_hash(back, NULL, again, &bytes, &err), INSPAN_OK);
         assert_string_equal(again, hash);
     }
 }
@@ -316,28 +321,77 @@ static void files_go_there_and_back(void **state)
 static void damaged_files_are_refused(void **state)
 {
     fixture_t *fixture = *state;
-    char path[128], back[128], hash[EXCHANGE_HASH_SIZE];
+    char path[128], back[128], hash[RPC_FILE_HASH];
     uint64_t bytes = 0;
     inspan_error_t err = {0};
     make_file(fixture, "data", 1500000, path, sizeof path);
     snprintf(back, sizeof back, "%s/back", fixture->folder);
-    assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_OK);
-    assert_int_equal(exchange_put(fixture->client, path, hash, bytes, NULL, &err), INSPAN_OK);
+    assert_int_equal(rpc_file_hash(path, NULL, hash, &bytes, &err), INSPAN_OK);
+    assert_int_equal(rpc_file_put(fixture->client, &(rpc_file_t){path, hash, bytes}, NULL, &err), INSPAN_OK);
     for (get_fault_t fault = GET_FLIPPED; fault <= GET_LONG; fault++) {
         atomic_store(&fixture->fake.fault, fault);
-        assert_int_equal(exchange_get(fixture->client, hash, bytes, back, &err), INSPAN_CORRUPT);
+        assert_int_equal(rpc_file_get(fixture->client, &(rpc_file_t){back, hash, bytes}, 0644, NULL, &err),
+                         INSPAN_CORRUPT);
         assert_int_equal(access(back, F_OK), -1);
     }
-    assert_int_equal(exchange_put(fixture->client, path, "another", bytes - 1, NULL, &err), INSPAN_CORRUPT);
-    assert_int_equal(exchange_put(fixture->client, path, "third", bytes + 1, NULL, &err), INSPAN_CORRUPT);
-    assert_int_equal(exchange_hash("/no/such/file", hash, &bytes, &err), INSPAN_NOT_FOUND);
-    assert_int_equal(exchange_hash("/tmp", hash, &bytes, &err), INSPAN_IO);
+    assert_int_equal(rpc_file_put(fixture->client, &(rpc_file_t){path, "another", bytes - 1}, NULL, &err),
+                     INSPAN_CORRUPT);
+    assert_int_equal(rpc_file_put(fixture->client, &(rpc_file_t){path, "third", bytes + 1}, NULL, &err),
+                     INSPAN_CORRUPT);
+    assert_int_equal(rpc_file_hash("/no/such/file", NULL, hash, &bytes, &err), INSPAN_NOT_FOUND);
+    assert_int_equal(rpc_file_hash("/tmp", NULL, hash, &bytes, &err), INSPAN_IO);
     snprintf(path, sizeof path, "%s/pipe", fixture->folder);
     assert_int_equal(mkfifo(path, 0600), 0);
     alarm(30); /* a pipe that nobody writes does not hold us */
-    assert_int_equal(exchange_hash(path, hash, &bytes, &err), INSPAN_IO);
+    assert_int_equal(rpc_file_hash(path, NULL, hash, &bytes, &err), INSPAN_IO);
     alarm(0);
     assert_non_null(strstr(err.text, "not a plain file"));
+}
+
+static inspan_status_t give_up(void *context, uint64_t done, uint64_t all, inspan_error_t *err)
+{
+    (void)all;
+    const uint64_t *from = context;
+    if (done < *from) return INSPAN_OK;
+    err->status = INSPAN_REFUSED;
+    snprintf(err->text, sizeof err->text, "enough");
+    return INSPAN_REFUSED;
+}
+
+static bool take_none(void *context, rpc_stream_t *stream)
+{
+    (void)context;
+    return stream == NULL;
+}
+
+/* Whoever watches a transfer can end it, before the first chunk and in the middle, and its word is what is
+ * told. */
+static void transfers_are_given_up(void **state)
+{
+    fixture_t *fixture = *state;
+    char path[128], back[128], hash[RPC_FILE_HASH];
+    uint64_t bytes = 0;
+    inspan_error_t err = {0};
+    make_file(fixture, "data", 3 * RPC_FILE_CHUNK, path, sizeof path);
+    snprintf(back, sizeof back, "%s/back", fixture->folder);
+    assert_int_equal(rpc_file_hash(path, NULL, hash, &bytes, &err), INSPAN_OK);
+    const rpc_file_t there = {path, hash, bytes}, here = {back, hash, bytes};
+    for (uint64_t from = 0; from <= 2 * RPC_FILE_CHUNK; from += 2 * RPC_FILE_CHUNK) {
+        const rpc_file_watch_t watch = {.context = &from, .chunk = give_up};
+        assert_int_equal(rpc_file_hash(path, &watch, hash, &bytes, &err), INSPAN_REFUSED);
+        assert_int_equal(rpc_file_put(fixture->client, &there, &watch, &err), INSPAN_REFUSED);
+        assert_string_equal(err.text, "enough");
+    }
+    assert_int_equal(rpc_file_hash(path, NULL, hash, &bytes, &err), INSPAN_OK);
+    assert_int_equal(rpc_file_put(fixture->client, &there, NULL, &err), INSPAN_OK);
+    for (uint64_t from = 0; from <= 2 * RPC_FILE_CHUNK; from += 2 * RPC_FILE_CHUNK) {
+        const rpc_file_watch_t watch = {.context = &from, .chunk = give_up};
+        assert_int_equal(rpc_file_get(fixture->client, &here, 0600, &watch, &err), INSPAN_REFUSED);
+        assert_int_equal(access(back, F_OK), -1);
+    }
+    const rpc_file_watch_t none = {.stream = take_none};
+    assert_int_equal(rpc_file_get(fixture->client, &here, 0600, &none, &err), INSPAN_ABORTED);
+    assert_int_equal(rpc_file_put(fixture->client, &there, &none, &err), INSPAN_ABORTED);
 }
 
 static void results_stay_in_their_folder(void **state)
@@ -347,14 +401,15 @@ static void results_stay_in_their_folder(void **state)
                                       "a/", "a b",         "a\nb", "..",        "a/b/..",  "\xff"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (results_name_is_safe(bad[i])) fail_msg("\"%s\" was taken", bad[i]);
-    char path[128], folder[96], hash[EXCHANGE_HASH_SIZE];
+    char path[128], folder[96], hash[RPC_FILE_HASH];
     inspan_error_t err = {0};
     Inspan__V1__ResultFile file = INSPAN__V1__RESULT_FILE__INIT, *files[] = {&file};
     Inspan__V1__JobInfo job = INSPAN__V1__JOB_INFO__INIT;
     make_file(fixture, "data", 70000, path, sizeof path);
     snprintf(folder, sizeof folder, "%s/a/out", fixture->folder);
-    assert_int_equal(exchange_hash(path, hash, &file.bytes, &err), INSPAN_OK);
-    assert_int_equal(exchange_put(fixture->client, path, hash, file.bytes, NULL, &err), INSPAN_OK);
+    assert_int_equal(rpc_file_hash(path, NULL, hash, &file.bytes, &err), INSPAN_OK);
+    assert_int_equal(rpc_file_put(fixture->client, &(rpc_file_t){path, hash, file.bytes}, NULL, &err),
+                     INSPAN_OK);
     file.hash = hash;
     job.n_results = 1;
     job.results = files;
@@ -521,6 +576,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(files_go_there_and_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(damaged_files_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(transfers_are_given_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(results_stay_in_their_folder, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_job_is_watched_to_its_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_stream_that_ends_early_is_asked_again, set_up, tear_down),

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "cli/exchange.h"
 #include "cli/place.h"
 #include "platform/os/os_file.h"
+#include "rpc/rpc_files.h"
 
 bool results_name_is_safe(const char *name)
 {
@@ -34,7 +34,8 @@ inspan_status_t results_fetch(rpc_client_t *client, const Inspan__V1__JobInfo *j
         snprintf(path, sizeof path, "%s/%s", folder, file->name);
         snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(path, '/') - path), path);
         status = os_mkdir_all(parent, 0755, err);
-        if (status == INSPAN_OK) status = exchange_get(client, file->hash, file->bytes, path, err);
+        if (status == INSPAN_OK)
+            status = rpc_file_get(client, &(rpc_file_t){path, file->hash, file->bytes}, 0644, NULL, err);
         if (status != INSPAN_OK) error_prefix(err, "result %s", file->name);
     }
     return status;

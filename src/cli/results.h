@@ -8,7 +8,7 @@
 #include "rpc/rpc.h"
 
 /* Fetch every file into folder (made if it is not there), each whole or not at all. CORRUPT: a name that
- * would leave the folder; what exchange_get gives. */
+ * would leave the folder; what rpc_file_get gives. */
 inspan_status_t results_fetch(rpc_client_t *client, const Inspan__V1__JobInfo *job, const char *folder,
                               inspan_error_t *err);
 

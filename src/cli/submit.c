@@ -76,7 +76,7 @@ static inspan_status_t add_data(submit_t *submit, const bases_t *bases, path_fie
     submit_data_t *data = &submit->data[submit->n_data];
     data->key = path_keys[field];
     inspan_status_t status = resolve(bases->folder[field], path, data->path, err);
-    if (status == INSPAN_OK) status = exchange_hash(data->path, data->hash, &data->bytes, err);
+    if (status == INSPAN_OK) status = rpc_file_hash(data->path, NULL, data->hash, &data->bytes, err);
     if (status == INSPAN_OK) submit->n_data++;
     if (status != INSPAN_OK) error_prefix(err, "%s", data->key);
     return status;
@@ -175,9 +175,10 @@ typedef struct sending {
     char name[256]; /* of the file, fit for a terminal */
     progress_t line;
     ns_t started;
+    interrupt_t *interrupt;
 } sending_t;
 
-static void show_sent(void *context, uint64_t sent, uint64_t bytes)
+static inspan_status_t show_sent(void *context, uint64_t sent, uint64_t bytes, inspan_error_t *err)
 {
     sending_t *sending = context;
     char line[400], done[32], all[32], rest[32], left[48] = "";
@@ -190,20 +191,22 @@ static void show_sent(void *context, uint64_t sent, uint64_t bytes)
     snprintf(line, sizeof line, "sending %s: %s of %s%s", sending->name,
              units_format_size(sent, done, sizeof done), units_format_size(bytes, all, sizeof all), left);
     progress_show(&sending->line, line, sent == bytes);
+    if (interrupt_wait(sending->interrupt, 0) == 0) return INSPAN_OK;
+    return error_set(err, INSPAN_ABORTED, "interrupted while %s was sent", sending->name);
 }
 
 static inspan_status_t put_data(const submit_data_t *data, rpc_client_t *client, interrupt_t *interrupt,
                                 inspan_error_t *err)
 {
-    sending_t sending = {.started = os_now()};
+    sending_t sending = {.started = os_now(), .interrupt = interrupt};
     const char *slash = strrchr(data->path, '/');
-    const exchange_put_options_t options = {
-        .interrupt = interrupt, .progress = show_sent, .context = &sending};
+    const rpc_file_t file = {data->path, data->hash, data->bytes};
+    const rpc_file_watch_t watch = {.context = &sending, .chunk = show_sent};
     snprintf(sending.name, sizeof sending.name, "%.255s", slash != NULL ? slash + 1 : data->path);
     table_clean(sending.name);
     progress_open(&sending.line);
     sending.line.shown_at = sending.started; /* where stderr is no terminal: only what takes long */
-    inspan_status_t status = exchange_put(client, data->path, data->hash, data->bytes, &options, err);
+    inspan_status_t status = rpc_file_put(client, &file, &watch, err);
     progress_end(&sending.line);
     return status;
 }

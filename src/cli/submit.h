@@ -7,9 +7,10 @@
 #ifndef CLI_SUBMIT_H
 #define CLI_SUBMIT_H
 
-#include "cli/exchange.h"
+#include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/place.h"
+#include "rpc/rpc_files.h"
 #include "train/job.h"
 
 #define SUBMIT_DATA_MAX  2                     /* data.path, data.labels */
@@ -19,7 +20,7 @@
 typedef struct submit_data {
     const char *key; /* "data.path" */
     char path[PLACE_PATH_MAX];
-    char hash[EXCHANGE_HASH_SIZE];
+    char hash[RPC_FILE_HASH];
     uint64_t bytes;
 } submit_data_t;
 
