@@ -52,8 +52,10 @@ typedef enum inspan_schedule {
 
 #define INSPAN_NAME_MAX 64
 
-/* One member of a view. */
+/* One member of a view. Its rank in the communicator is its place in the view, without gaps; its number is
+ * its own for the whole job, over all views. What a person reads calls the number the rank. */
 typedef struct inspan_member {
+    uint32_t number;
     char node[INSPAN_NAME_MAX];    /* the node's name, for people */
     char address[INSPAN_NAME_MAX]; /* numeric IPv4 or IPv6 (with %scope where it needs one), no port, no
                                       brackets */

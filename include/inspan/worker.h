@@ -12,6 +12,7 @@ extern "C" {
 #endif
 
 typedef struct inspan_worker inspan_worker_t;
+typedef struct inspan_views inspan_views_t; /* views of a job as they come */
 
 /* Blocks until the view is complete and every pair of workers was checked in both directions. NOT_FOUND: no
  * $INSPAN_SOCKET; or what comm_open gives; the agent is told too. */

@@ -33,13 +33,6 @@ static void say(int fd, size_t n)
     if (send(fd, frame, n, MSG_NOSIGNAL) != (ssize_t)n) _exit(91);
 }
 
-static void say_empty(int fd, local_frame_type_t type)
-{
-    size_t n = 0;
-    local_encode_empty(type, frame, sizeof frame, &n);
-    say(fd, n);
-}
-
 static void say_tick(int fd, uint64_t step)
 {
     size_t n = 0;
@@ -102,7 +95,8 @@ static int begin(bool with_view)
     say(fd, n);
     if (!with_view) return fd;
     hear_until(fd, LOCAL_VIEW);
-    say_empty(fd, LOCAL_READY);
+    local_encode_ready(1, frame, sizeof frame, &n);
+    say(fd, n);
     return fd;
 }
 

@@ -299,13 +299,13 @@ static void send_view(agent_core_t *core, agent_worker_t *worker)
     core->actions.send(core->context, worker, worker->view_frame, worker->view_bytes);
 }
 
-void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, const local_view_t *view)
+void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, const local_view_t *view)
 {
     (void)now;
-    agent_worker_t *worker = agent_core_find(core, job, view->rank);
+    agent_worker_t *worker = agent_core_find(core, job, rank);
     size_t used = 0;
     if (worker == NULL) {
-        tell_unknown(core, job, view->rank);
+        tell_unknown(core, job, rank);
         return;
     }
     if (is_over(worker) || view->view <= worker->view) return; /* a repeated or an old one */
@@ -445,8 +445,12 @@ static inspan_status_t on_bound(agent_core_t *core, ns_t now, agent_worker_t *wo
     return INSPAN_OK;
 }
 
-static inspan_status_t on_ready(agent_core_t *core, ns_t now, agent_worker_t *worker)
+static inspan_status_t on_ready(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
+                                size_t n)
 {
+    uint64_t view = 0;
+    if (local_decode_ready(body, n, &view) != INSPAN_OK) return INSPAN_CORRUPT;
+    worker->open_view = view;
     if (worker->phase != AGENT_BOUND) return worker->phase > AGENT_BOUND ? INSPAN_OK : INSPAN_CORRUPT;
     worker->state = AGENT_STATE_READY;
     enter(worker, now, AGENT_READY);
@@ -514,7 +518,7 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     if (!worker->connected) return INSPAN_CORRUPT; /* HELLO comes first */
     switch (type) {
     case LOCAL_BOUND: return on_bound(core, now, worker, body, n);
-    case LOCAL_READY: return on_ready(core, now, worker);
+    case LOCAL_READY: return on_ready(core, now, worker, body, n);
     case LOCAL_TICK: return on_tick_frame(core, now, worker, body, n);
     case LOCAL_FAILED:
     case LOCAL_DONE: return on_end(core, now, worker, type, body, n);
@@ -523,7 +527,15 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     case LOCAL_WELCOME:
     case LOCAL_VIEW:
     case LOCAL_STOP:
-    case LOCAL_LOST: break;
+    case LOCAL_LOST:
+    case LOCAL_LEAVE:
+    case LOCAL_REGISTERED:
+    case LOCAL_TYPES: break;
+    case LOCAL_BLAME:
+    case LOCAL_LEFT:
+    case LOCAL_SAVED:
+    case LOCAL_LEDGER:
+    case LOCAL_STATE: return INSPAN_OK;
     }
     return INSPAN_CORRUPT;
 }

@@ -72,7 +72,8 @@ typedef struct agent_worker {
     uint32_t pid; /* 0: no process */
     uint64_t incarnation;
     uint16_t port;
-    uint64_t view;
+    uint64_t view;      /* the newest that came from the manager */
+    uint64_t open_view; /* whose communicator it has open */
     bool connected;
     inspan_progress_t progress;
     bool has_progress;
@@ -130,7 +131,8 @@ void agent_core_configure(agent_core_t *core, const char *node, const char *addr
  */
 inspan_status_t agent_core_start(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank,
                                  ns_t failure_timeout, void *shell);
-void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, const local_view_t *view);
+/* rank: the worker, by its number in the job; view->rank is its place among the members. */
+void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, const local_view_t *view);
 void agent_core_lost(agent_core_t *core, ns_t now, uint64_t job, const inspan_cause_t *cause);
 void agent_core_stop(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, bool kill,
                      const char *reason);

@@ -159,6 +159,13 @@ static inspan_status_t give_empty(scene_t *scene, local_frame_type_t type)
     return give(scene, frame, n);
 }
 
+static inspan_status_t give_ready(scene_t *scene, uint64_t view)
+{
+    size_t n = 0;
+    local_encode_ready(view, frame, sizeof frame, &n);
+    return give(scene, frame, n);
+}
+
 static inspan_status_t give_bound(scene_t *scene)
 {
     size_t n = 0;
@@ -195,15 +202,15 @@ static void start(scene_t *scene)
 
 static void run_up_to(scene_t *scene, agent_phase_t phase)
 {
-    static inspan_member_t members[2] = {{.node = "a"}, {.node = "attic"}};
+    static inspan_member_t members[2] = {{.node = "a"}, {.number = 1, .node = "attic"}};
     local_view_t view = {.view = 1, .rank = 1, .world = 2, .members = members};
     start(scene);
     if (phase >= AGENT_WELCOMED) assert_int_equal(give_hello(scene, LOCAL_MAJOR, 99), INSPAN_OK);
     if (phase >= AGENT_BOUND) assert_int_equal(give_bound(scene), INSPAN_OK);
     if (phase >= AGENT_READY) {
-        agent_core_view(scene->core, scene->now, 7, &view);
+        agent_core_view(scene->core, scene->now, 7, 1, &view);
         assert_int_equal(scene->sent[LOCAL_VIEW], 1);
-        assert_int_equal(give_empty(scene, LOCAL_READY), INSPAN_OK);
+        assert_int_equal(give_ready(scene, 1), INSPAN_OK);
     }
     if (phase >= AGENT_RUNNING) assert_int_equal(give_tick(scene, 1), INSPAN_OK);
     assert_int_equal(scene->worker->phase, phase);
@@ -265,11 +272,11 @@ static void test_view_before_the_worker_is_bound(void **state)
     inspan_member_t member = {.node = "attic"};
     local_view_t view = {.view = 3, .rank = 1, .world = 2, .members = (inspan_member_t[]){member, member}};
     run_up_to(scene, AGENT_WELCOMED);
-    agent_core_view(scene->core, scene->now, 7, &view);
+    agent_core_view(scene->core, scene->now, 7, 1, &view);
     assert_int_equal(scene->sent[LOCAL_VIEW], 0);
     give_bound(scene);
     assert_int_equal(scene->sent[LOCAL_VIEW], 1);
-    agent_core_view(scene->core, scene->now, 7, &view); /* repeated after a reconnect of the manager */
+    agent_core_view(scene->core, scene->now, 7, 1, &view); /* repeated after a reconnect of the manager */
     assert_int_equal(scene->sent[LOCAL_VIEW], 1);
     close_scene(scene);
 }
@@ -406,7 +413,7 @@ static void test_reconnect_of_a_worker(void **state)
     tick_for(scene, 3 * S);
     assert_int_equal(give_hello(scene, LOCAL_MAJOR, 99), INSPAN_OK);
     assert_int_equal(give_bound(scene), INSPAN_OK);
-    assert_int_equal(give_empty(scene, LOCAL_READY), INSPAN_OK);
+    assert_int_equal(give_ready(scene, 1), INSPAN_OK);
     assert_int_equal(scene->worker->phase, AGENT_RUNNING);
     agent_core_disconnected(scene->core, scene->now, scene->worker);
     assert_int_equal(give_hello(scene, LOCAL_MAJOR, 100), INSPAN_CORRUPT); /* somebody else */
@@ -514,7 +521,7 @@ static void test_orders_for_strangers(void **state)
     agent_core_stop(scene->core, scene->now, 55, 0, true, "x");
     assert_int_equal(scene->reported_job, 55);
     assert_int_equal(scene->cause.status, INSPAN_NOT_FOUND);
-    agent_core_view(scene->core, scene->now, 56, &view);
+    agent_core_view(scene->core, scene->now, 56, 0, &view);
     assert_int_equal(scene->reported_job, 56);
     agent_core_lost(scene->core, scene->now, 57, &cause);
     assert_int_equal(scene->reported_job, 56);
@@ -634,8 +641,7 @@ static void test_random_events(void **state)
                 if (alive && worker->connected) give_bound(scene);
                 break;
             case 3:
-                if (alive && worker->phase >= AGENT_BOUND && worker->connected)
-                    give_empty(scene, LOCAL_READY);
+                if (alive && worker->phase >= AGENT_BOUND && worker->connected) give_ready(scene, 1);
                 break;
             case 4:
                 if (alive && worker->connected) give_tick(scene, (uint64_t)i);

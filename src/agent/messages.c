@@ -218,25 +218,32 @@ void messages_send_heartbeat(agent_t *agent)
 
 void messages_take_view(agent_t *agent, const Inspan__V1__View *message)
 {
-    local_view_t view = {.view = message->view, .rank = message->rank, .world = (uint32_t)message->n_members};
+    local_view_t view = {
+        .view = message->view, .world = (uint32_t)message->n_members, .first = message->first};
     bool good = message->n_members > 0 && message->n_members <= LOCAL_WORLD_MAX &&
-                message->rank < message->n_members && message->key.len == sizeof view.key;
+                message->key.len == sizeof view.key;
+    bool member = false;
     view.members = good ? calloc(message->n_members, sizeof *view.members) : NULL;
     for (size_t i = 0; view.members != NULL && i < message->n_members; i++) {
         const Inspan__V1__Member *from = message->members[i];
-        if (from->rank >= message->n_members || from->port > UINT16_MAX) {
+        if (from->port > UINT16_MAX || (i > 0 && from->rank <= message->members[i - 1]->rank)) {
             good = false;
             break;
         }
-        inspan_member_t *to = &view.members[from->rank];
+        inspan_member_t *to = &view.members[i];
+        if (from->rank == message->rank) {
+            member = true;
+            view.rank = (uint32_t)i;
+        }
+        to->number = from->rank;
         snprintf(to->node, sizeof to->node, "%s", from->node);
         snprintf(to->address, sizeof to->address, "%s", from->address);
         to->port = (uint16_t)from->port;
         to->incarnation = from->incarnation;
     }
-    if (good && view.members != NULL) {
+    if (good && member && view.members != NULL) {
         memcpy(view.key, message->key.data, sizeof view.key);
-        agent_core_view(agent->core, os_now(), message->job_id, &view);
+        agent_core_view(agent->core, os_now(), message->job_id, message->rank, &view);
     } else {
         log_error("the manager sent a view of job %llu that cannot be right",
                   (unsigned long long)message->job_id);

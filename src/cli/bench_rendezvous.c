@@ -97,8 +97,10 @@ static void encode_answer(const bench_group_t *group, uint8_t *bytes)
 
 static void name_members(bench_group_t *group)
 {
-    for (uint32_t r = 0; r < group->world; r++)
+    for (uint32_t r = 0; r < group->world; r++) {
+        group->members[r].number = r;
         snprintf(group->members[r].node, sizeof group->members[r].node, "rank-%u", r);
+    }
 }
 
 /* Our own address is the one under which the others reached us. */

@@ -17,7 +17,8 @@ const char *comm_dtype_name(uint8_t dtype)
     return dtype < INSPAN_DTYPES ? names[dtype] : "unknown";
 }
 
-void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size)
+void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint64_t seq, char *text,
+                        size_t size)
 {
     static const char *const collectives[] = {"allreduce", "reduce-scatter", "all-gather", "broadcast",
                                               "barrier"};
@@ -31,8 +32,8 @@ void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_
     if ((size_t)used >= size) return;
     if (call->collective <= SCHED_REDUCE_SCATTER)
         snprintf(text + used, size - (size_t)used, " %s", reductions[call->reduction]);
-    else if (call->collective == SCHED_BROADCAST)
-        snprintf(text + used, size - (size_t)used, " from rank %u", call->root);
+    else if (call->collective == SCHED_BROADCAST && call->root < comm->world)
+        snprintf(text + used, size - (size_t)used, " from rank %u", comm_number(comm, call->root));
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -148,14 +149,19 @@ inspan_status_t comm_create(const comm_options_t *options, const comm_transport_
     return INSPAN_OK;
 }
 
-void inspan_comm_close(inspan_comm_t *comm)
+void comm_close_begin(inspan_comm_t *comm)
 {
-    if (comm == NULL) return;
     pthread_mutex_lock(&comm->lock);
     comm->closing = true;
     pthread_mutex_unlock(&comm->lock);
+    if (comm->transport->blocking) comm_wake(comm);
+}
+
+void inspan_comm_close(inspan_comm_t *comm)
+{
+    if (comm == NULL) return;
+    comm_close_begin(comm);
     if (comm->transport->blocking) {
-        comm_wake(comm);
         pthread_mutex_lock(&comm->lock);
         while (!comm->closed) os_cond_wait(&comm->changed, &comm->lock); /* the I/O thread's bound is 1 s */
         pthread_mutex_unlock(&comm->lock);
@@ -423,7 +429,7 @@ void comm_own_cause(const inspan_comm_t *comm, inspan_cause_t *cause, const char
     snprintf(cause->address, sizeof cause->address, "%s%.50s%s:%u", v6 ? "[" : "", self->address,
              v6 ? "]" : "", self->port);
     snprintf(cause->operation, sizeof cause->operation, "%s", operation);
-    snprintf(cause->text, sizeof cause->text, "rank %u (node %.40s) %.190s", comm->rank, self->node, what);
+    snprintf(cause->text, sizeof cause->text, "rank %u (node %.40s) %.190s", self->number, self->node, what);
 }
 
 void inspan_comm_abort(inspan_comm_t *comm, const char *why)

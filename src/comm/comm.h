@@ -60,6 +60,8 @@ typedef struct comm_options {
     const double
         *weights; /* (world) shard weights for AUTO and DIRECT; NULL: from the links, equal at first */
     uint64_t chunk_bytes; /* 0: chosen */
+    const int *cancel; /* NULL, or a descriptor (an eventfd, say): once it is readable, comm_open gives up at
+                          once with ABORTED */
     inspan_cause_t
         *cause; /* NULL, or filled where comm_open fails because of a peer: whose fault, as far as
                   this rank knows, also what a peer told. The caller sets its status to OK before */
@@ -68,8 +70,9 @@ typedef struct comm_options {
 /*
  * Connect every pair, try both directions of each with a probe of 64 KiB, agree that all are ready. Blocks
  * for at most 2 x failure_timeout. On failure the text names the pair, the direction, address and port, and
- * tells refused from filtered from wrong key, version, job, view or incarnation. REFUSED, UNREACHABLE,
- * TIMEOUT, AUTH, VERSION, MISMATCH, NO_MEMORY, IO.
+ * tells refused from filtered from wrong key, version, job or incarnation. A member that has another view of
+ * the job is tried again until failure_timeout: it, or this rank, is about to learn of a newer one. REFUSED,
+ * UNREACHABLE, TIMEOUT, AUTH, VERSION, MISMATCH, ABORTED (cancelled), NO_MEMORY, IO.
  */
 inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **comm, inspan_error_t *err);
 
@@ -107,6 +110,10 @@ void comm_op_on_done(inspan_op_t *op, comm_done_fn fn, void *context);
 /* Poison with a cause that others found (the agent was told that a node is lost): first cause wins. Any
  * thread. */
 void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause);
+
+/* Begin what inspan_comm_close waits for: where views change, the next communicator is opened meanwhile. Does
+ * not block; no other call but inspan_comm_close may follow. */
+void comm_close_begin(inspan_comm_t *comm);
 
 /* ---- The sim transport: all ranks in one process, in memory, deterministic ------------------- */
 

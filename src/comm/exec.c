@@ -224,13 +224,13 @@ void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq)
                            own->count == other->count;
     if (same_kind && own->algorithm == other->algorithm && own->layout == other->layout) return;
     char texts[2][INSPAN_NAME_MAX + 32];
-    comm_describe_call(own, seq, texts[0], sizeof texts[0]);
-    comm_describe_call(other, seq, texts[1], sizeof texts[1]);
+    comm_describe_call(comm, own, seq, texts[0], sizeof texts[0]);
+    comm_describe_call(comm, other, seq, texts[1], sizeof texts[1]);
     const bool first = comm->rank < peer; /* the same text on both sides */
     fail_peer(comm, comm->rank < peer ? peer : comm->rank, INSPAN_MISMATCH,
               "rank %u called %s, rank %u %s%s; all ranks must make the same calls in the same order",
-              first ? comm->rank : peer, texts[first ? 0 : 1], first ? peer : comm->rank,
-              texts[first ? 1 : 0],
+              comm_number(comm, first ? comm->rank : peer), texts[first ? 0 : 1],
+              comm_number(comm, first ? peer : comm->rank), texts[first ? 1 : 0],
               same_kind ? ", with other schedule options (algorithm, chunk size or weights)" : "");
 }
 

@@ -97,7 +97,7 @@ void fail_settle(inspan_comm_t *comm, bool now)
         return;
     }
     comm->health = COMM_FAILED;
-    log_info("comm: rank %u: %s", comm->rank, comm->cause.text);
+    log_info("comm: rank %u: %s", comm_number(comm, comm->rank), comm->cause.text);
     pthread_mutex_lock(&comm->lock);
     comm->failed = true;
     pthread_mutex_unlock(&comm->lock);
@@ -120,7 +120,7 @@ static void fill_operation(inspan_comm_t *comm, inspan_cause_t *cause)
         return;
     }
     cause->waited_ns = comm->transport->now(comm->transport_self) - run->since;
-    comm_describe_call(&run->plan->call, run->seq, cause->operation, sizeof cause->operation);
+    comm_describe_call(comm, &run->plan->call, run->seq, cause->operation, sizeof cause->operation);
 }
 
 void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const char *format, ...)
@@ -142,8 +142,8 @@ void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const
         snprintf(cause.text, sizeof cause.text, "%s", what);
     else
         snprintf(cause.text, sizeof cause.text,
-                 "rank %u (node %.24s, %.30s) %.90s; noticed by rank %u after %s in %.40s", peer, cause.node,
-                 cause.address, what, comm->rank,
+                 "rank %u (node %.24s, %.30s) %.90s; noticed by rank %u after %s in %.40s", member->number,
+                 cause.node, cause.address, what, comm_number(comm, comm->rank),
                  units_format_duration(cause.waited_ns, waited, sizeof waited), cause.operation);
     fail_propose(comm, &cause);
 }

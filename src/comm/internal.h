@@ -372,6 +372,12 @@ static inline comm_run_t *exec_run(const inspan_comm_t *comm, uint64_t seq)
     return comm->runs[seq % COMM_RING];
 }
 
+/* What people call a rank of the communicator. */
+static inline uint32_t comm_number(const inspan_comm_t *comm, uint32_t rank)
+{
+    return comm->members[rank].number;
+}
+
 static inline uint64_t pages_cost(uint64_t bytes)
 {
     return bytes == 0 ? COMM_PAGE : (bytes + COMM_PAGE - 1) / COMM_PAGE * COMM_PAGE;
@@ -385,7 +391,8 @@ void comm_wake(inspan_comm_t *comm);
 void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status); /* I/O thread */
 void comm_own_cause(const inspan_comm_t *comm, inspan_cause_t *cause, const char *operation,
                     const char *what); /* this rank is at fault: "rank N (node X) `what`" */
-void comm_describe_call(const data_call_t *call, uint64_t seq, char *text, size_t size);
+void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint64_t seq, char *text,
+                        size_t size);
 const char *comm_dtype_name(uint8_t dtype);
 inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t *err);
 

@@ -61,6 +61,7 @@ void loopback_world_run(uint32_t n, loopback_rank_fn fn, void *context)
         if (n > 1) assert_int_equal(comm_listen(0, 0, &world.listeners[r], &member->port, NULL), INSPAN_OK);
         snprintf(member->node, sizeof member->node, "node-%u", r);
         snprintf(member->address, sizeof member->address, "127.0.0.1");
+        member->number = r;
         member->incarnation = 100 + r;
     }
     for (uint32_t r = 0; r < n; r++) {

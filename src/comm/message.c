@@ -104,7 +104,7 @@ void message_arrived(inspan_comm_t *comm, uint32_t peer, const uint8_t *data, si
     if (kept->first == NULL && deliver(comm, peer, data, bytes)) return;
     if (kept->n >= COMM_MAX_KEPT) {
         fail_peer(comm, peer, INSPAN_LIMIT, "sent more than %d messages before rank %u took the first",
-                  COMM_MAX_KEPT, comm->rank);
+                  COMM_MAX_KEPT, comm_number(comm, comm->rank));
         return;
     }
     comm_message_node_t *node = malloc(sizeof *node);

@@ -81,7 +81,8 @@ static void meet(inspan_comm_t *comm, uint32_t peer, comm_transfer_t *send, cons
         fail_peer(comm, comm->rank > peer ? comm->rank : peer, INSPAN_MISMATCH,
                   "rank %u sends %llu elements of %s to rank %u with tag %u, which receives %llu of %s; "
                   "both must name the same count and type",
-                  comm->rank, (unsigned long long)send->count, comm_dtype_name(send->dtype), peer, send->tag,
+                  comm_number(comm, comm->rank), (unsigned long long)send->count,
+                  comm_dtype_name(send->dtype), comm_number(comm, peer), send->tag,
                   (unsigned long long)want->count, comm_dtype_name(want->dtype));
         return;
     }
@@ -216,8 +217,8 @@ void transfer_describe(const comm_transfer_t *transfer, char *text, size_t size)
 {
     char bytes[32];
     snprintf(text, size, "%s rank %u, tag %u, %s of %s", transfer->receive ? "receive from" : "send to",
-             transfer->peer, transfer->tag, units_format_size(transfer->bytes, bytes, sizeof bytes),
-             comm_dtype_name(transfer->dtype));
+             comm_number(transfer->op->comm, transfer->peer), transfer->tag,
+             units_format_size(transfer->bytes, bytes, sizeof bytes), comm_dtype_name(transfer->dtype));
 }
 
 void transfer_drop_all(inspan_comm_t *comm, inspan_status_t status)

@@ -129,7 +129,7 @@ static void send_bound(inspan_worker_t *worker)
 static void send_ready(inspan_worker_t *worker)
 {
     size_t n = 0;
-    inspan_status_t status = local_encode_empty(LOCAL_READY, worker->frame, sizeof worker->frame, &n);
+    inspan_status_t status = local_encode_ready(worker->view.view, worker->frame, sizeof worker->frame, &n);
     send_frame(worker, status, n);
 }
 

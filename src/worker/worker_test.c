@@ -150,6 +150,7 @@ static void say_view(scene_t *scene)
 {
     inspan_member_t members[8] = {{.port = 0}};
     for (uint32_t r = 0; r < scene->world; r++) {
+        members[r].number = r;
         snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
         snprintf(members[r].address, sizeof members[r].address, "127.0.0.1");
         members[r].port = scene->ranks[r].port;

@@ -35,6 +35,7 @@ static void world_open(world_t *world, uint32_t n, uint64_t seed)
     assert_int_equal(comm_sim_open(n, seed, &world->sim), INSPAN_OK);
     for (uint32_t r = 0; r < n; r++) {
         members[r] = nobody;
+        members[r].number = r;
         snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
     }
     for (uint32_t r = 0; r < n; r++) {

@@ -107,7 +107,10 @@ static void sim_open(world_t *world, uint32_t n, const comm_options_t *options)
     assert_int_equal(comm_sim_open(n, seed++, &turns->sim), INSPAN_OK);
     *world = (world_t){.n = n, .self = turns, .wait = sim_wait, .each = sim_each};
     inspan_member_t members[16] = {0};
-    for (uint32_t r = 0; r < n; r++) snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
+    for (uint32_t r = 0; r < n; r++) {
+        members[r].number = r;
+        snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
+    }
     for (uint32_t r = 0; r < n; r++) {
         comm_options_t mine = *options;
         mine.rank = r;

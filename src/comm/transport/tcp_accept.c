@@ -147,7 +147,7 @@ void tcp_incoming_accept(tcp_opening_t *o)
                 o, o->options->rank, INSPAN_LIMIT,
                 "rank %u has no descriptors left for the connections of %u ranks: raise the limit (ulimit "
                 "-n)",
-                o->options->rank, o->options->world);
+                tcp_opening_number(o), o->options->world);
             return;
         }
         tcp_link_close(slot);

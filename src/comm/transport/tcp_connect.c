@@ -12,14 +12,18 @@
 #include "platform/wire/auth.h"
 
 #define REFUSED_TIME NS_PER_S
-#define RETRY_PAUSE  (50 * NS_PER_MS)
+#define RETRY_FIRST  (2 * NS_PER_MS) /* a member that is a little late costs no more than that */
+#define RETRY_MOST   (50 * NS_PER_MS)
 
 void tcp_outgoing_again(tcp_link_t *link, const char *why)
 {
     tcp_link_close(link);
-    snprintf(link->why, sizeof link->why, "%s", why);
+    if (why != NULL) snprintf(link->why, sizeof link->why, "%s", why);
     link->state = LINK_PAUSE;
-    link->due = os_now() + RETRY_PAUSE;
+    link->pause = link->pause == 0               ? RETRY_FIRST
+                  : link->pause * 2 < RETRY_MOST ? link->pause * 2
+                                                 : RETRY_MOST;
+    link->due = os_now() + link->pause;
 }
 
 static void connect_failed(tcp_opening_t *o, tcp_link_t *link, int error)
@@ -33,14 +37,14 @@ static void connect_failed(tcp_opening_t *o, tcp_link_t *link, int error)
             o, link->peer, INSPAN_REFUSED,
             "rank %u cannot connect to %s: refused; nobody listens there: is its worker still running, and "
             "does a firewall reject this port?",
-            o->options->rank, tcp_opening_name(o, link->peer, who));
+            tcp_opening_number(o), tcp_opening_name(o, link->peer, who));
     } else if (error == ECONNRESET || error == EPIPE) {
         tcp_outgoing_again(link, "closes the connection");
     } else if (error == ETIMEDOUT) {
         tcp_outgoing_again(link, "no answer");
     } else {
         tcp_opening_fail(o, link->peer, INSPAN_UNREACHABLE, "rank %u cannot connect to %s: %s",
-                         o->options->rank, tcp_opening_name(o, link->peer, who), strerror(error));
+                         tcp_opening_number(o), tcp_opening_name(o, link->peer, who), strerror(error));
     }
 }
 
@@ -50,7 +54,7 @@ void tcp_outgoing_begin(tcp_opening_t *o, tcp_link_t *link)
     os_address_t address;
     if (os_address_parse(member->address, member->port, &address) != INSPAN_OK) {
         tcp_opening_fail(o, link->peer, INSPAN_INVALID, "rank %u (node %s): \"%s\" is no numeric address",
-                         link->peer, member->node, member->address);
+                         member->number, member->node, member->address);
         return;
     }
     inspan_error_t err;
@@ -58,7 +62,7 @@ void tcp_outgoing_begin(tcp_opening_t *o, tcp_link_t *link)
         if (err.status == INSPAN_REFUSED)
             connect_failed(o, link, ECONNREFUSED);
         else
-            tcp_opening_fail(o, link->peer, err.status, "rank %u: %s", o->options->rank, err.text);
+            tcp_opening_fail(o, link->peer, err.status, "rank %u: %s", tcp_opening_number(o), err.text);
         return;
     }
     link->state = LINK_CONNECT;
@@ -106,19 +110,14 @@ static void outgoing_refused(tcp_opening_t *o, tcp_link_t *link, const data_welc
         "one of the two processes is not the one that the view names (restarted?)",
         "the job's keys differ"};
     char who[160];
-    const uint32_t rank = o->options->rank;
-    if (welcome->refusal == DATA_WRONG_VIEW && welcome->view < o->options->view) {
-        tcp_outgoing_again(link, "still has an older view");
+    if (welcome->refusal == DATA_WRONG_VIEW) { /* one of the two is about to hear of a newer view */
+        snprintf(link->why, sizeof link->why, "it has view %llu, this rank view %llu",
+                 (unsigned long long)welcome->view, (unsigned long long)o->options->view);
+        tcp_outgoing_again(link, NULL);
         return;
     }
-    if (welcome->refusal == DATA_WRONG_VIEW)
-        tcp_opening_fail(o, link->peer, INSPAN_MISMATCH,
-                         "%s refuses rank %u: it has view %llu, this rank still view %llu",
-                         tcp_opening_name(o, link->peer, who), rank, (unsigned long long)welcome->view,
-                         (unsigned long long)o->options->view);
-    else
-        tcp_opening_fail(o, link->peer, welcome->status, "%s refuses rank %u: %s",
-                         tcp_opening_name(o, link->peer, who), rank, reasons[welcome->refusal]);
+    tcp_opening_fail(o, link->peer, welcome->status, "%s refuses rank %u: %s",
+                     tcp_opening_name(o, link->peer, who), tcp_opening_number(o), reasons[welcome->refusal]);
 }
 
 /* A whole WELCOME or RESULT is there; false: the link is not to be used. */

@@ -13,9 +13,13 @@
  * again. Nothing that a stranger sends changes anything but its own slot.
  *
  * What is final and what is tried again until failure_timeout: a member that opens later than we (its backlog
- * takes the connection), that still has the view before ours, or whose connection was pushed out, is tried
+ * takes the connection), that has another view of the job, or whose connection was pushed out, is tried
  * again. A refusal for any other reason is final. A closed port is tried for up to a second: members listen
  * before anybody is told of them.
+ *
+ * Views. Members hear of a new one at different moments; one that is still busy opening the view before is
+ * told by options->cancel and gives up at once, so its peers try again with pauses that begin at 2 ms.
+ * Connections of older views that wait at the listener are refused and change nothing.
  */
 #include <errno.h>
 #include <poll.h>
@@ -35,8 +39,8 @@ const char *tcp_opening_name(const tcp_opening_t *o, uint32_t rank, char text[16
 {
     const inspan_member_t *member = &o->options->members[rank];
     const bool v6 = strchr(member->address, ':') != NULL;
-    snprintf(text, 160, "rank %u (node %s, %s%s%s:%u)", rank, member->node, v6 ? "[" : "", member->address,
-             v6 ? "]" : "", member->port);
+    snprintf(text, 160, "rank %u (node %s, %s%s%s:%u)", member->number, member->node, v6 ? "[" : "",
+             member->address, v6 ? "]" : "", member->port);
     return text;
 }
 
@@ -287,7 +291,7 @@ static void fail_outgoing(tcp_opening_t *o, uint32_t peer, ns_t now)
 {
     char who[160];
     const tcp_link_t *link = &o->outgoing[peer];
-    const uint32_t rank = o->options->rank;
+    const uint32_t rank = tcp_opening_number(o);
     const double waited = ns_to_s(now - o->begin);
     tcp_opening_name(o, peer, who);
     if (!link->connected)
@@ -313,7 +317,7 @@ static void fail_incoming(tcp_opening_t *o, uint32_t peer, ns_t now)
     tcp_opening_fail(o, peer, INSPAN_UNREACHABLE,
                      "%s did not connect to rank %u (%s:%u) in %.1f s, though the other direction works: a "
                      "firewall may drop this port",
-                     tcp_opening_name(o, peer, who), o->options->rank, own->address, own->port,
+                     tcp_opening_name(o, peer, who), own->number, own->address, own->port,
                      ns_to_s(now - o->begin));
 }
 
@@ -348,6 +352,16 @@ static ns_t check_times(tcp_opening_t *o)
     return next > now ? next - now : 0;
 }
 
+/* This process does not want the communicator any more: nobody's fault. */
+static void fail_cancelled(tcp_opening_t *o)
+{
+    if (o->status != INSPAN_OK) return;
+    tcp_opening_fail(o, o->options->rank, INSPAN_ABORTED,
+                     "rank %u gave up opening view %llu: it was stopped, or a newer view is there",
+                     tcp_opening_number(o), (unsigned long long)o->options->view);
+    o->cause.rank = -1;
+}
+
 static void open_loop(tcp_opening_t *o, struct pollfd *fds, tcp_link_t **links)
 {
     const uint32_t world = o->options->world;
@@ -361,6 +375,9 @@ static void open_loop(tcp_opening_t *o, struct pollfd *fds, tcp_link_t **links)
         nfds_t n = 0;
         fds[n] = (struct pollfd){.fd = o->options->listener->fd, .events = POLLIN};
         links[n++] = NULL;
+        fds[n] =
+            (struct pollfd){.fd = o->options->cancel != NULL ? *o->options->cancel : -1, .events = POLLIN};
+        links[n++] = NULL;
         tcp_link_t *const groups[] = {o->outgoing, o->members, o->unproven};
         for (int g = 0; g < 3; g++)
             for (uint32_t i = 0; i < (g == 2 ? TCP_MAX_UNPROVEN : world); i++) {
@@ -371,7 +388,8 @@ static void open_loop(tcp_opening_t *o, struct pollfd *fds, tcp_link_t **links)
                 links[n++] = link;
             }
         if (poll(fds, n, (int)((wait + NS_PER_MS - 1) / NS_PER_MS)) <= 0) continue;
-        for (nfds_t i = 1; i < n && o->status == INSPAN_OK; i++)
+        if (fds[1].revents != 0) fail_cancelled(o);
+        for (nfds_t i = 2; i < n && o->status == INSPAN_OK; i++)
             if (fds[i].revents != 0 && links[i]->fd == fds[i].fd) link_event(o, links[i], fds[i].revents);
         if (fds[0].revents != 0 && o->status == INSPAN_OK) tcp_incoming_accept(o);
     }
@@ -381,7 +399,8 @@ static void open_loop(tcp_opening_t *o, struct pollfd *fds, tcp_link_t **links)
         link_send(o, link); /* READY is 32 bytes and the socket empty */
         if (link_wants_out(link))
             tcp_opening_fail(o, peer, INSPAN_PEER_LOST,
-                             "the connection to rank %u broke while all were connecting", peer);
+                             "the connection to rank %u broke while all were connecting",
+                             o->options->members[peer].number);
     }
 }
 
@@ -404,7 +423,7 @@ static void say_farewell(tcp_opening_t *o)
 
 static bool opening_allocate(tcp_opening_t *o, struct pollfd **fds, tcp_link_t ***links)
 {
-    const size_t world = o->options->world, most = 2 * world + TCP_MAX_UNPROVEN + 1;
+    const size_t world = o->options->world, most = 2 * world + TCP_MAX_UNPROVEN + 2;
     o->outgoing = calloc(world, sizeof *o->outgoing);
     o->members = calloc(world, sizeof *o->members);
     o->unproven = calloc(TCP_MAX_UNPROVEN, sizeof *o->unproven);

@@ -28,6 +28,7 @@ typedef struct tcp_link {
     bool outgoing, connected; /* connected: TCP answered at least once */
     uint32_t peer;
     ns_t due;   /* PAUSE: try again; unproven incoming: closed then */
+    ns_t pause; /* outgoing: the last one */
     ns_t begun; /* first try, or accepted */
     uint8_t hello[DATA_HELLO_BYTES], welcome[DATA_WELCOME_BYTES];
     uint8_t out[DATA_WELCOME_BYTES]; /* bytes to send, then probe_out of the probe */
@@ -58,13 +59,20 @@ const char *tcp_opening_name(const tcp_opening_t *o, uint32_t rank, char text[16
 void tcp_opening_fail(tcp_opening_t *o, uint32_t peer, inspan_status_t status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* What people call this rank. */
+static inline uint32_t tcp_opening_number(const tcp_opening_t *o)
+{
+    return o->options->members[o->options->rank].number;
+}
+
 void tcp_link_close(tcp_link_t *link);
 void tcp_link_expect(tcp_link_t *link, uint32_t bytes, uint32_t probe_bytes);
 void tcp_link_say(tcp_link_t *link, const uint8_t *bytes, uint32_t n, uint32_t probe_bytes);
 
 /* Outgoing connections. */
 void tcp_outgoing_begin(tcp_opening_t *o, tcp_link_t *link);
-void tcp_outgoing_again(tcp_link_t *link, const char *why); /* after a pause */
+/* After a pause. why NULL: link->why says it already. */
+void tcp_outgoing_again(tcp_link_t *link, const char *why);
 void tcp_outgoing_connected(tcp_opening_t *o, tcp_link_t *link);
 void tcp_outgoing_received(tcp_opening_t *o, tcp_link_t *link); /* all that was expected */
 

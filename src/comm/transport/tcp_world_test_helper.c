@@ -54,6 +54,7 @@ void tcp_net_listen(tcp_net_t *net, uint32_t n)
         assert_int_equal(comm_listen(0, 0, &net->listeners[r], &member->port, NULL), INSPAN_OK);
         snprintf(member->node, sizeof member->node, "node-%u", r);
         snprintf(member->address, sizeof member->address, "%s", tcp_test_host);
+        member->number = r;
         member->incarnation = 1000 + r;
     }
 }

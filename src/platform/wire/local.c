@@ -21,14 +21,18 @@
  *   VIEW          0    8 view               TICK          0    8 step
  *                 8    4 rank                             8    8 steps
  *                12    4 world                           16    8 samples
- *                16   32 job key                         24    8 loss
- *                48    . members, each:                  32    8 validation loss
- *                        str node                        40    8 samples per second
- *                        str address                     48    8 compute, s
- *                      2 port                            56    8 exposed communication, s
- *                      8 incarnation                     64    8 input, s
- *                                                        72    8 bytes sent
- *   READY, STOP: empty                                   80    8 parameter hash
+ *                16    1 first of a lineage (0, 1)               24    8 loss
+ *                17   32 job key                         32    8 validation loss
+ *                49    . members, each:                  40    8 samples per second
+ *                      4 number                          48    8 compute, s
+ *                        str node                        56    8 exposed communication, s
+ *                        str address                     64    8 input, s
+ *                      2 port                            72    8 bytes sent
+ *                      8 incarnation                     80    8 parameter hash
+ *
+ *   READY         0    8 view               STATE         0    1 full (0, 1)
+ *
+ *   STOP, LEAVE, LEFT: empty
  *
  *   FAILED, DONE, LOST, BYE
  *                 0    4 status
@@ -37,6 +41,19 @@
  *                12    4 cause: noticed by
  *                16    8 cause: waited, ns
  *                24    . str node, address, operation, cause text, text
+ *
+ *   BLAME         0    8 view               SAVED         0    8 step
+ *                 8   20 cause, as above                  8    8 view
+ *                28    . str node, address,              16    1 result (0, 1)
+ *                        operation, cause text           17  str folder
+ *
+ *   REGISTERED    0    8 step               LEDGER        0    8 seed
+ *                 8    1 result (0, 1)                    8    8 batch
+ *                 9    4 status                          16    8 first step
+ *                13  str text                            24    8 last step
+ *                                                        32    8 view
+ *                                                        40    4 shares, each:
+ *                                                              4 rank, 8 first sample, 8 samples
  */
 enum {
     HEADER_BYTES = 8,
@@ -46,19 +63,22 @@ enum {
     HELLO_BYTES = 20,
     WELCOME_FIXED_BYTES = 32,
     BOUND_BYTES = 2,
-    VIEW_FIXED_BYTES = 48,
-    MEMBER_BYTES_MAX = 2 + (INSPAN_NAME_MAX - 1) + 2 + (INSPAN_NAME_MAX - 1) + 2 + 8,
+    VIEW_FIXED_BYTES = 49,
+    MEMBER_BYTES_MAX = 4 + 2 + (INSPAN_NAME_MAX - 1) + 2 + (INSPAN_NAME_MAX - 1) + 2 + 8,
     TICK_BYTES = 88,
     END_FIXED_BYTES = 24,
+    LEDGER_FIXED_BYTES = 44,
+    SHARE_BYTES = 20,
 };
 static_assert(HEADER_BYTES == PREFIX_BYTES + HEAD_AFTER_PREFIX, "frame header");
 static_assert(HELLO_BYTES == VERSION_BYTES + 4 + 8, "HELLO");
 static_assert(WELCOME_FIXED_BYTES == VERSION_BYTES + 8 + 8 + 4 + 2 + 2, "WELCOME");
-static_assert(VIEW_FIXED_BYTES == 8 + 4 + 4 + LOCAL_KEY_BYTES, "VIEW");
+static_assert(VIEW_FIXED_BYTES == 8 + 4 + 4 + 1 + LOCAL_KEY_BYTES, "VIEW");
 static_assert(VIEW_FIXED_BYTES + LOCAL_WORLD_MAX * MEMBER_BYTES_MAX <= LOCAL_FRAME_MAX,
               "the largest view fits");
 static_assert(TICK_BYTES == 11 * 8, "TICK");
 static_assert(END_FIXED_BYTES + LOCAL_TEXT_MAX + 512 <= LOCAL_FRAME_MAX, "the longest end fits");
+static_assert(LEDGER_FIXED_BYTES + LOCAL_SHARES * SHARE_BYTES <= LOCAL_FRAME_MAX, "the longest span fits");
 static_assert(sizeof(double) == 8, "doubles travel as 64 bits");
 
 /* ---- Writing: a cursor that remembers an overflow -------------------------------------------- */
@@ -163,9 +183,11 @@ inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size
     put_uint(&w, view->view, 8);
     put_uint(&w, view->rank, 4);
     put_uint(&w, view->world, 4);
+    put_uint(&w, view->first, 1);
     put_bytes(&w, view->key, sizeof view->key);
     for (uint32_t i = 0; i < view->world; i++) {
         const inspan_member_t *member = &view->members[i];
+        put_uint(&w, member->number, 4);
         put_string(&w, member->node, sizeof member->node);
         put_string(&w, member->address, sizeof member->address);
         put_uint(&w, member->port, 2);
@@ -193,20 +215,25 @@ inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *by
     return frame_end(&w, used);
 }
 
+static void put_cause(writer_t *w, const inspan_cause_t *cause)
+{
+    put_uint(w, (uint32_t)cause->status, 4);
+    put_uint(w, (uint32_t)cause->rank, 4);
+    put_uint(w, (uint32_t)cause->noticed_by, 4);
+    put_uint(w, (uint64_t)cause->waited_ns, 8);
+    put_string(w, cause->node, sizeof cause->node);
+    put_string(w, cause->address, sizeof cause->address);
+    put_string(w, cause->operation, sizeof cause->operation);
+    put_string(w, cause->text, sizeof cause->text);
+}
+
 inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
                                  size_t *used)
 {
     writer_t w;
     frame_begin(&w, bytes, size, type);
     put_uint(&w, (uint32_t)end->status, 4);
-    put_uint(&w, (uint32_t)end->cause.status, 4);
-    put_uint(&w, (uint32_t)end->cause.rank, 4);
-    put_uint(&w, (uint32_t)end->cause.noticed_by, 4);
-    put_uint(&w, (uint64_t)end->cause.waited_ns, 8);
-    put_string(&w, end->cause.node, sizeof end->cause.node);
-    put_string(&w, end->cause.address, sizeof end->cause.address);
-    put_string(&w, end->cause.operation, sizeof end->cause.operation);
-    put_string(&w, end->cause.text, sizeof end->cause.text);
+    put_cause(&w, &end->cause);
     put_string(&w, end->text, sizeof end->text);
     return frame_end(&w, used);
 }
@@ -215,6 +242,73 @@ inspan_status_t local_encode_empty(local_frame_type_t type, uint8_t *bytes, size
 {
     writer_t w;
     frame_begin(&w, bytes, size, type);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_ready(uint64_t view, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_READY);
+    put_uint(&w, view, 8);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_state(bool full, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_STATE);
+    put_uint(&w, full, 1);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_blame(const local_blame_t *blame, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_BLAME);
+    put_uint(&w, blame->view, 8);
+    put_cause(&w, &blame->cause);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_saved(const local_saved_t *saved, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_SAVED);
+    put_uint(&w, saved->step, 8);
+    put_uint(&w, saved->view, 8);
+    put_uint(&w, saved->result, 1);
+    put_string(&w, saved->folder, sizeof saved->folder);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_registered(const local_registered_t *registered, uint8_t *bytes, size_t size,
+                                        size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_REGISTERED);
+    put_uint(&w, registered->step, 8);
+    put_uint(&w, registered->result, 1);
+    put_uint(&w, (uint32_t)registered->status, 4);
+    put_string(&w, registered->text, sizeof registered->text);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_ledger(const local_ledger_t *ledger, uint8_t *bytes, size_t size, size_t *used)
+{
+    if (ledger->n > LOCAL_SHARES) return INSPAN_LIMIT;
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_LEDGER);
+    put_uint(&w, ledger->seed, 8);
+    put_uint(&w, ledger->batch, 8);
+    put_uint(&w, ledger->first_step, 8);
+    put_uint(&w, ledger->last_step, 8);
+    put_uint(&w, ledger->view, 8);
+    put_uint(&w, ledger->n, 4);
+    for (uint32_t i = 0; i < ledger->n; i++) {
+        put_uint(&w, (uint32_t)ledger->shares[i].rank, 4);
+        put_uint(&w, ledger->shares[i].first, 8);
+        put_uint(&w, ledger->shares[i].n, 8);
+    }
     return frame_end(&w, used);
 }
 
@@ -273,6 +367,13 @@ static inspan_status_t get_status(reader_t *r)
     return value <= INSPAN_INTERNAL ? (inspan_status_t)value : INSPAN_INTERNAL;
 }
 
+static bool get_bool(reader_t *r)
+{
+    uint64_t value = get_uint(r, 1);
+    r->bad |= value > 1;
+    return value == 1;
+}
+
 static inspan_status_t finish(const reader_t *r)
 {
     return r->bad || r->at != r->n ? INSPAN_CORRUPT : INSPAN_OK;
@@ -288,7 +389,7 @@ inspan_status_t local_peek(const uint8_t *bytes, size_t n, local_frame_type_t *t
     if (n < HEADER_BYTES) return INSPAN_PENDING;
     uint64_t kind = get_uint(&r, 2);
     uint64_t zero = get_uint(&r, 2);
-    if (kind < LOCAL_HELLO || kind > LOCAL_BYE || zero != 0) return INSPAN_CORRUPT;
+    if (kind < LOCAL_HELLO || kind >= LOCAL_TYPES || zero != 0) return INSPAN_CORRUPT;
     if (n - PREFIX_BYTES < length) return INSPAN_PENDING;
     *type = (local_frame_type_t)kind;
     *body = bytes + HEADER_BYTES;
@@ -350,6 +451,7 @@ inspan_status_t local_decode_view(const uint8_t *body, size_t n, local_view_t *v
     view->view = get_uint(&r, 8);
     view->rank = (uint32_t)get_uint(&r, 4);
     view->world = (uint32_t)get_uint(&r, 4);
+    view->first = get_bool(&r);
     const uint8_t *key = get_bytes(&r, sizeof view->key);
     if (key == NULL || view->world == 0 || view->world > LOCAL_WORLD_MAX || view->rank >= view->world)
         return INSPAN_CORRUPT;
@@ -357,6 +459,8 @@ inspan_status_t local_decode_view(const uint8_t *body, size_t n, local_view_t *v
     inspan_member_t *members = calloc(view->world, sizeof *members);
     if (members == NULL) return INSPAN_NO_MEMORY;
     for (uint32_t i = 0; i < view->world && !r.bad; i++) {
+        members[i].number = (uint32_t)get_uint(&r, 4);
+        if (i > 0 && members[i].number <= members[i - 1].number) r.bad = true;
         get_string(&r, members[i].node, sizeof members[i].node);
         get_string(&r, members[i].address, sizeof members[i].address);
         members[i].port = (uint16_t)get_uint(&r, 2);
@@ -387,18 +491,98 @@ inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress
     return finish(&r);
 }
 
+static void get_cause(reader_t *r, inspan_cause_t *cause)
+{
+    cause->status = get_status(r);
+    cause->rank = (int32_t)get_uint(r, 4);
+    cause->noticed_by = (int32_t)get_uint(r, 4);
+    cause->waited_ns = (int64_t)get_uint(r, 8);
+    get_string(r, cause->node, sizeof cause->node);
+    get_string(r, cause->address, sizeof cause->address);
+    get_string(r, cause->operation, sizeof cause->operation);
+    get_string(r, cause->text, sizeof cause->text);
+}
+
 inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end)
 {
     reader_t r = {.bytes = body, .n = n};
     end->status = get_status(&r);
-    end->cause.status = get_status(&r);
-    end->cause.rank = (int32_t)get_uint(&r, 4);
-    end->cause.noticed_by = (int32_t)get_uint(&r, 4);
-    end->cause.waited_ns = (int64_t)get_uint(&r, 8);
-    get_string(&r, end->cause.node, sizeof end->cause.node);
-    get_string(&r, end->cause.address, sizeof end->cause.address);
-    get_string(&r, end->cause.operation, sizeof end->cause.operation);
-    get_string(&r, end->cause.text, sizeof end->cause.text);
+    get_cause(&r, &end->cause);
     get_string(&r, end->text, sizeof end->text);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_ready(const uint8_t *body, size_t n, uint64_t *view)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *view = get_uint(&r, 8);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *full = get_bool(&r);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_blame(const uint8_t *body, size_t n, local_blame_t *blame)
+{
+    reader_t r = {.bytes = body, .n = n};
+    blame->view = get_uint(&r, 8);
+    get_cause(&r, &blame->cause);
+    return finish(&r);
+}
+
+/* Nothing that leads out of the worker's folder. */
+static bool good_folder(const char *folder)
+{
+    if (folder[0] == '\0' || folder[0] == '/') return false;
+    for (const char *part = folder; part != NULL; part = strchr(part, '/')) {
+        part += *part == '/';
+        if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == '\0')) return false;
+    }
+    return true;
+}
+
+inspan_status_t local_decode_saved(const uint8_t *body, size_t n, local_saved_t *saved)
+{
+    reader_t r = {.bytes = body, .n = n};
+    saved->step = get_uint(&r, 8);
+    saved->view = get_uint(&r, 8);
+    saved->result = get_bool(&r);
+    get_string(&r, saved->folder, sizeof saved->folder);
+    if (!r.bad && !good_folder(saved->folder)) return INSPAN_CORRUPT;
+    return finish(&r);
+}
+
+inspan_status_t local_decode_registered(const uint8_t *body, size_t n, local_registered_t *registered)
+{
+    reader_t r = {.bytes = body, .n = n};
+    registered->step = get_uint(&r, 8);
+    registered->result = get_bool(&r);
+    registered->status = get_status(&r);
+    get_string(&r, registered->text, sizeof registered->text);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_ledger(const uint8_t *body, size_t n, local_ledger_t *ledger)
+{
+    reader_t r = {.bytes = body, .n = n};
+    ledger->seed = get_uint(&r, 8);
+    ledger->batch = get_uint(&r, 8);
+    ledger->first_step = get_uint(&r, 8);
+    ledger->last_step = get_uint(&r, 8);
+    ledger->view = get_uint(&r, 8);
+    ledger->n = (uint32_t)get_uint(&r, 4);
+    if (r.bad || ledger->n > LOCAL_SHARES || ledger->last_step < ledger->first_step) return INSPAN_CORRUPT;
+    for (uint32_t i = 0; i < ledger->n; i++) {
+        local_share_t *share = &ledger->shares[i];
+        share->rank = (int32_t)get_uint(&r, 4);
+        share->first = get_uint(&r, 8);
+        share->n = get_uint(&r, 8);
+        if (share->rank < -1 || share->first > ledger->batch || share->n > ledger->batch - share->first)
+            return INSPAN_CORRUPT;
+    }
     return finish(&r);
 }

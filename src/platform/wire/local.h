@@ -19,23 +19,33 @@
 
 #define LOCAL_MAGIC     0x4e505349u /* "ISPN" */
 #define LOCAL_MAJOR     1
-#define LOCAL_MINOR     0
+#define LOCAL_MINOR     1
 #define LOCAL_FRAME_MAX 65536
 #define LOCAL_TEXT_MAX  16384
 #define LOCAL_KEY_BYTES 32
+#define LOCAL_PATH_MAX  256 /* with its terminator */
+#define LOCAL_SHARES    1024
 
 typedef enum local_frame_type {
     LOCAL_HELLO = 1, /* worker -> agent: version, pid, own incarnation                                      */
     LOCAL_WELCOME,   /* agent -> worker: job, node, timeouts, threads, data port range                     */
     LOCAL_BOUND,     /* worker -> agent: data port                                                         */
-    LOCAL_VIEW,      /* agent -> worker: view, rank, members, job key                                      */
-    LOCAL_READY,     /* worker -> agent: communicator open, pairs checked                                  */
+    LOCAL_VIEW,      /* agent -> worker: view, rank, members, job key; at any time, numbers only rise      */
+    LOCAL_READY,     /* worker -> agent: this view's communicator is open, pairs checked                   */
     LOCAL_TICK,      /* worker -> agent: alive, progress                                                   */
     LOCAL_FAILED,    /* worker -> agent: status, cause, text; the agent acknowledges with BYE              */
     LOCAL_DONE,      /* worker -> agent: summary JSON; the agent acknowledges with BYE                     */
     LOCAL_STOP,      /* agent -> worker: cancel (between steps)                                            */
     LOCAL_LOST,      /* agent -> worker: a member is lost (cause): poison                                  */
-    LOCAL_BYE        /* either way: the last frame, status and text                                        */
+    LOCAL_BYE,       /* either way: the last frame, status and text                                        */
+    LOCAL_BLAME,     /* worker -> agent: this view is broken, and whose fault it seems                     */
+    LOCAL_LEAVE,     /* agent -> worker: hand over, then LEFT                                              */
+    LOCAL_LEFT,      /* worker -> agent: handed over; may be left out of the next view                     */
+    LOCAL_SAVED,     /* worker -> agent: an artifact is complete in a folder: store and register it        */
+    LOCAL_REGISTERED, /* agent -> worker: what became of it                                                */
+    LOCAL_LEDGER, /* worker -> agent: a span of the ledger; one with the same first step replaces it     */
+    LOCAL_STATE,  /* worker -> agent: has all weights and optimiser state, or not                       */
+    LOCAL_TYPES   /* one more than the last */
 } local_frame_type_t;
 
 typedef struct local_hello {
@@ -55,9 +65,10 @@ typedef struct local_welcome {
 
 typedef struct local_view {
     uint64_t view;
-    uint32_t rank, world;
+    uint32_t rank, world; /* rank: this worker's place among the members */
+    bool first;           /* of a lineage: nobody reconciles */
     uint8_t key[LOCAL_KEY_BYTES];
-    inspan_member_t *members; /* (world) */
+    inspan_member_t *members; /* (world) by increasing number */
 } local_view_t;
 
 typedef struct local_end { /* FAILED, LOST, DONE, BYE: cause.rank -1 where there is none */
@@ -65,6 +76,39 @@ typedef struct local_end { /* FAILED, LOST, DONE, BYE: cause.rank -1 where there
     inspan_cause_t cause;
     char text[LOCAL_TEXT_MAX];
 } local_end_t;
+
+typedef struct local_blame {
+    uint64_t view;
+    inspan_cause_t cause; /* rank and noticed_by are numbers of the job, -1 unknown */
+} local_blame_t;
+
+typedef struct local_saved {
+    uint64_t step;               /* applied */
+    uint64_t view;               /* of the writer */
+    bool result;                 /* the final model; else a checkpoint */
+    char folder[LOCAL_PATH_MAX]; /* below the worker's own: no "/" at its front, no ".." */
+} local_saved_t;
+
+typedef struct local_registered {
+    uint64_t step;
+    bool result;
+    inspan_status_t status;
+    char text[256];
+} local_registered_t;
+
+typedef struct local_share {
+    int32_t rank; /* number of the worker; -1: dropped */
+    uint64_t first, n;
+} local_share_t;
+
+/* Committed steps [first_step, last_step] in which the same workers computed the same shares of the batch. */
+typedef struct local_ledger {
+    uint64_t seed, batch; /* of the job: the order of samples, samples of a step */
+    uint64_t first_step, last_step;
+    uint64_t view;
+    uint32_t n;
+    local_share_t shares[LOCAL_SHARES];
+} local_ledger_t;
 
 #define LOCAL_WORLD_MAX 256
 
@@ -74,6 +118,13 @@ inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *by
                                      size_t *used);
 inspan_status_t local_encode_bound(uint16_t port, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_ready(uint64_t view, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_blame(const local_blame_t *blame, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_saved(const local_saved_t *saved, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_registered(const local_registered_t *registered, uint8_t *bytes, size_t size,
+                                        size_t *used);
+inspan_status_t local_encode_ledger(const local_ledger_t *ledger, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_state(bool full, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size,
                                   size_t *used);
 inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
@@ -91,6 +142,12 @@ inspan_status_t local_decode_welcome(const uint8_t *body, size_t n, local_welcom
 inspan_status_t local_decode_bound(const uint8_t *body, size_t n, uint16_t *port);
 inspan_status_t local_decode_view(const uint8_t *body, size_t n,
                                   local_view_t *view); /* members: the caller frees */
+inspan_status_t local_decode_ready(const uint8_t *body, size_t n, uint64_t *view);
+inspan_status_t local_decode_blame(const uint8_t *body, size_t n, local_blame_t *blame);
+inspan_status_t local_decode_saved(const uint8_t *body, size_t n, local_saved_t *saved);
+inspan_status_t local_decode_registered(const uint8_t *body, size_t n, local_registered_t *registered);
+inspan_status_t local_decode_ledger(const uint8_t *body, size_t n, local_ledger_t *ledger);
+inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full);
 inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress_t *progress);
 inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end);
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,18 +81,21 @@ static void test_view_of_the_largest_world(void **state)
     for (int i = 0; i < LOCAL_WORLD_MAX; i++) {
         memset(members[i].node, 'n', INSPAN_NAME_MAX - 1);
         memset(members[i].address, '1', INSPAN_NAME_MAX - 1);
+        members[i].number = (uint32_t)(2 * i + 1);
         members[i].port = (uint16_t)(60000 + i);
         members[i].incarnation = ~(uint64_t)i;
     }
     static const uint32_t worlds[] = {1, 2, 3, 5, 7, LOCAL_WORLD_MAX};
     for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
         local_view_t view = {.view = 4, .rank = worlds[i] - 1, .world = worlds[i], .members = members}, found;
+        view.first = i % 2 == 0;
         memset(view.key, 0xa5, sizeof view.key);
         size_t used = 0, n = 0;
         assert_int_equal(local_encode_view(&view, frame, sizeof frame, &used), INSPAN_OK);
         const uint8_t *body = whole_frame(used, LOCAL_VIEW, &n);
         assert_int_equal(local_decode_view(body, n, &found), INSPAN_OK);
         assert_int_equal(found.rank, view.rank);
+        assert_int_equal(found.first, view.first);
         assert_memory_equal(found.key, view.key, sizeof view.key);
         assert_memory_equal(found.members, members, worlds[i] * sizeof *members);
         free(found.members);
@@ -106,6 +110,11 @@ static void test_view_of_the_largest_world(void **state)
     const uint8_t *body = whole_frame(used, LOCAL_VIEW, &n);
     local_view_t found;
     assert_int_equal(local_decode_view(body, n, &found), INSPAN_CORRUPT); /* rank outside the world */
+    members[1].number = members[0].number;                                /* numbers only rise */
+    wrong = (local_view_t){.world = 2, .rank = 1, .members = members};
+    assert_int_equal(local_encode_view(&wrong, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_VIEW, &n);
+    assert_int_equal(local_decode_view(body, n, &found), INSPAN_CORRUPT);
     free(members);
 }
 
@@ -150,25 +159,136 @@ static void test_tick_and_end(void **state)
     assert_int_equal(end2.status, INSPAN_INTERNAL);
 }
 
+/* Each body with every byte missing at its end, and with one too many. */
+#define REFUSES_OTHER_LENGTHS(decode, body, n, into)                                                         \
+    do {                                                                                                     \
+        for (size_t cut = 0; cut < (n); cut++) assert_int_equal(decode(body, cut, into), INSPAN_CORRUPT);    \
+        assert_int_equal(decode(body, (n) + 1, into), INSPAN_CORRUPT);                                       \
+    } while (0)
+
+static void test_ready_state_and_blame(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    uint64_t view = 0;
+    assert_int_equal(local_encode_ready(0x1122334455667788u, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_READY, &n);
+    assert_int_equal(local_decode_ready(body, n, &view), INSPAN_OK);
+    assert_true(view == 0x1122334455667788u);
+    REFUSES_OTHER_LENGTHS(local_decode_ready, body, n, &view);
+
+    bool full = false;
+    assert_int_equal(local_encode_state(true, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_STATE, &n);
+    assert_int_equal(local_decode_state(body, n, &full), INSPAN_OK);
+    assert_true(full);
+    REFUSES_OTHER_LENGTHS(local_decode_state, body, n, &full);
+    frame[8] = 2; /* neither yes nor no */
+    assert_int_equal(local_decode_state(body, n, &full), INSPAN_CORRUPT);
+
+    local_blame_t blame = {.view = 7,
+                           .cause = {.status = INSPAN_PEER_LOST,
+                                     .rank = 41,
+                                     .noticed_by = -1,
+                                     .waited_ns = 12,
+                                     .node = "attic",
+                                     .address = "10.0.0.1:7500",
+                                     .operation = "allreduce #3",
+                                     .text = "rank 41 is gone"}},
+                  found;
+    assert_int_equal(local_encode_blame(&blame, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_BLAME, &n);
+    assert_int_equal(local_decode_blame(body, n, &found), INSPAN_OK);
+    assert_int_equal(found.view, 7);
+    assert_int_equal(found.cause.rank, 41);
+    assert_int_equal(found.cause.noticed_by, -1);
+    assert_string_equal(found.cause.text, blame.cause.text);
+    REFUSES_OTHER_LENGTHS(local_decode_blame, body, n, &found);
+    assert_int_equal(local_encode_blame(&blame, frame, used - 1, &used), INSPAN_LIMIT);
+}
+
+static void test_saved_and_registered(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    local_saved_t saved = {.step = 200, .view = 3, .result = true, .folder = "out/step-00000200"}, found;
+    assert_int_equal(local_encode_saved(&saved, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_SAVED, &n);
+    assert_int_equal(local_decode_saved(body, n, &found), INSPAN_OK);
+    assert_int_equal(found.step, 200);
+    assert_int_equal(found.view, 3);
+    assert_true(found.result);
+    assert_string_equal(found.folder, saved.folder);
+    REFUSES_OTHER_LENGTHS(local_decode_saved, body, n, &found);
+    static const char *const outside[] = {"", "/etc", "..", "../x", "out/..", "out/../../x"};
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        snprintf(saved.folder, sizeof saved.folder, "%s", outside[i]);
+        assert_int_equal(local_encode_saved(&saved, frame, sizeof frame, &used), INSPAN_OK);
+        body = whole_frame(used, LOCAL_SAVED, &n);
+        assert_int_equal(local_decode_saved(body, n, &found), INSPAN_CORRUPT);
+    }
+    snprintf(saved.folder, sizeof saved.folder, "..out/a..b/.."); /* a name may begin with dots */
+    saved.folder[11] = '\0';
+    assert_int_equal(local_encode_saved(&saved, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_SAVED, &n);
+    assert_int_equal(local_decode_saved(body, n, &found), INSPAN_OK);
+
+    local_registered_t registered = {.step = 200, .status = INSPAN_IO, .text = "no space"}, back;
+    assert_int_equal(local_encode_registered(&registered, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_REGISTERED, &n);
+    assert_int_equal(local_decode_registered(body, n, &back), INSPAN_OK);
+    assert_int_equal(back.step, 200);
+    assert_false(back.result);
+    assert_int_equal(back.status, INSPAN_IO);
+    assert_string_equal(back.text, "no space");
+    REFUSES_OTHER_LENGTHS(local_decode_registered, body, n, &back);
+}
+
+static void test_ledger(void **state)
+{
+    (void)state;
+    static local_ledger_t ledger, found;
+    size_t used = 0, n = 0;
+    ledger = (local_ledger_t){
+        .seed = 1, .batch = 2 * LOCAL_SHARES, .first_step = 4, .last_step = 9, .view = 2, .n = LOCAL_SHARES};
+    for (uint32_t i = 0; i < LOCAL_SHARES; i++)
+        ledger.shares[i] = (local_share_t){.rank = (int32_t)i - 1, .first = 2 * i, .n = 2};
+    assert_int_equal(local_encode_ledger(&ledger, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_LEDGER, &n);
+    assert_int_equal(local_decode_ledger(body, n, &found), INSPAN_OK);
+    assert_int_equal(found.last_step, 9);
+    assert_int_equal(found.n, LOCAL_SHARES);
+    assert_int_equal(found.shares[0].rank, -1);
+    assert_int_equal(found.shares[LOCAL_SHARES - 1].first, 2 * LOCAL_SHARES - 2);
+    REFUSES_OTHER_LENGTHS(local_decode_ledger, body, n, &found);
+    ledger.n = LOCAL_SHARES + 1;
+    assert_int_equal(local_encode_ledger(&ledger, frame, sizeof frame, &used), INSPAN_LIMIT);
+    ledger.n = 1;
+    ledger.shares[0] = (local_share_t){.first = 1, .n = UINT64_MAX}; /* outside the batch, by an overflow */
+    assert_int_equal(local_encode_ledger(&ledger, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_LEDGER, &n);
+    assert_int_equal(local_decode_ledger(body, n, &found), INSPAN_CORRUPT);
+}
+
 static void test_peek(void **state)
 {
     (void)state;
     local_frame_type_t type;
     const uint8_t *body = NULL;
     size_t used = 0, n = 0, whole = 0;
-    assert_int_equal(local_encode_empty(LOCAL_READY, frame, sizeof frame, &used), INSPAN_OK);
+    assert_int_equal(local_encode_empty(LOCAL_STOP, frame, sizeof frame, &used), INSPAN_OK);
     assert_int_equal(used, 8);
     for (size_t i = 0; i < used; i++)
         assert_int_equal(local_peek(frame, i, &type, &body, &n, &whole), INSPAN_PENDING);
     assert_int_equal(local_peek(frame, used, &type, &body, &n, &whole), INSPAN_OK);
     assert_int_equal(n, 0);
     const uint8_t bad[][8] = {
-        {3, 0, 0, 0, 5, 0, 0, 0},  /* shorter than its head */
-        {1, 0, 1, 0, 5, 0, 0, 0},  /* one above the cap */
-        {4, 0, 0, 0, 0, 0, 0, 0},  /* no such type */
-        {4, 0, 0, 0, 12, 0, 0, 0}, /* no such type */
-        {4, 0, 0, 0, 5, 1, 0, 0},  /* type above 255 */
-        {4, 0, 0, 0, 5, 0, 0, 1},  /* not zero */
+        {3, 0, 0, 0, 5, 0, 0, 0},           /* shorter than its head */
+        {1, 0, 1, 0, 5, 0, 0, 0},           /* one above the cap */
+        {4, 0, 0, 0, 0, 0, 0, 0},           /* no such type */
+        {4, 0, 0, 0, LOCAL_TYPES, 0, 0, 0}, /* no such type */
+        {4, 0, 0, 0, 5, 1, 0, 0},           /* type above 255 */
+        {4, 0, 0, 0, 5, 0, 0, 1},           /* not zero */
         {255, 255, 255, 255, 5, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
@@ -192,6 +312,18 @@ static void decode_any(const uint8_t *body, size_t n)
     local_decode_bound(copy, n, &port);
     if (local_decode_view(copy, n, &view) == INSPAN_OK) free(view.members);
     local_decode_tick(copy, n, &progress);
+    uint64_t view_number;
+    bool full;
+    static local_ledger_t ledger;
+    local_blame_t blame;
+    local_saved_t saved;
+    local_registered_t registered;
+    local_decode_ready(copy, n, &view_number);
+    local_decode_state(copy, n, &full);
+    local_decode_blame(copy, n, &blame);
+    local_decode_saved(copy, n, &saved);
+    local_decode_registered(copy, n, &registered);
+    if (local_decode_ledger(copy, n, &ledger) == INSPAN_OK) assert_true(ledger.n <= LOCAL_SHARES);
     if (local_decode_end(copy, n, &end) == INSPAN_OK) assert_true(strlen(end.text) < sizeof end.text);
     free(copy);
 }
@@ -206,11 +338,15 @@ static void test_hostile_bytes(void **state)
     local_view_t view = {.view = 1, .rank = 1, .world = 3, .members = members};
     static local_end_t end = {.text = "text", .cause = {.node = "b", .operation = "connect"}};
     local_welcome_t welcome = {.major = 1, .node = "a", .failure_timeout = NS_PER_S, .threads = 1};
-    for (int round = 0; round < 6000; round++) {
+    static local_ledger_t ledger = {.batch = 9, .n = 3};
+    local_saved_t saved = {.folder = "out"};
+    for (int round = 0; round < 10000; round++) {
         size_t used = 0;
-        if (round % 3 == 0) local_encode_view(&view, frame, sizeof frame, &used);
-        if (round % 3 == 1) local_encode_end(LOCAL_DONE, &end, frame, sizeof frame, &used);
-        if (round % 3 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
+        if (round % 5 == 3) local_encode_ledger(&ledger, frame, sizeof frame, &used);
+        if (round % 5 == 4) local_encode_saved(&saved, frame, sizeof frame, &used);
+        if (round % 5 == 0) local_encode_view(&view, frame, sizeof frame, &used);
+        if (round % 5 == 1) local_encode_end(LOCAL_DONE, &end, frame, sizeof frame, &used);
+        if (round % 5 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
         for (uint64_t flips = rng_below(&rng, 6); flips > 0; flips--)
             frame[rng_below(&rng, used)] = (uint8_t)rng_next(&rng);
         decode_any(frame + 8, rng_below(&rng, used - 8 + 1));
@@ -234,6 +370,9 @@ int main(void)
         cmocka_unit_test(test_another_major_is_readable),
         cmocka_unit_test(test_view_of_the_largest_world),
         cmocka_unit_test(test_tick_and_end),
+        cmocka_unit_test(test_ready_state_and_blame),
+        cmocka_unit_test(test_saved_and_registered),
+        cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_peek),
         cmocka_unit_test(test_hostile_bytes),
     };
