@@ -1,0 +1,272 @@
+/*
+ * The elastic step of one member as a pure state machine: events in, actions out. No socket, clock, thread or
+ * include beyond base; no allocation after elastic_open. The same object runs in production, in the simulator
+ * and in tests. Its rules have names (V1 ... N2); docs/step-protocol.md has their text, the code names each
+ * rule where it lives.
+ *
+ *             VIEW (first)             every bucket held, grants computed,
+ *    IDLE ------------------> RUN ---- promised chunks in: VOTE ---------> VOTED
+ *      |                       ^ ^                                           |
+ *      | VIEW                  | +------- COMMIT (the leader: all votes) ----+---- of step steps + 1 --->
+ * DONE v          DECIDE       |          next step                               (END) RECONCILE
+ * ----------------+------------------ nothing is left to do -------------------------------> DONE
+ *      ^
+ *      |  a newer VIEW in any phase.  BROKEN in any phase: -> BROKEN, which waits for a newer VIEW
+ *
+ *    A message that breaks the protocol: -> FAILED, for good. (VOTED is a flag of RUN here.)
+ *
+ * A *member* is an index into its view (0 is the leader); a *number* names a worker of the job for people,
+ * "rank N".
+ *
+ * Steps. [0, steps) train. Step `steps` (closing) and `steps + 1` (saving) are *light*: the tally alone is
+ * reduced and no weights change. The saving step's leases all go to the lowest full member: lease 0 means
+ * "the result is saved and registered". Its commit ends the job (END).
+ *
+ * Buckets. The last one is the tally; buckets 0 .. buckets - 2 hold gradients, chunk i is the weights and
+ * optimiser moments of bucket i. One all-reduce over all members of the view per bucket, started in one order
+ * everywhere; members that are not full contribute zeros. B1 (each lease exactly once in each reduced bucket)
+ * is checked by the shell: local sums carry elastic_contribution() behind the gradients, the reduced bucket
+ * must have elastic_expected().
+ *
+ * Leases. The whole table is granted with the view's first step, with COMMIT (for the next step) and with
+ * DECIDE (what is left of this one): GRANT and LAST ride there. A shell takes a run by elastic_grant, adds it
+ * to the local sums of *all* buckets (L2: salvaged ones too), then feeds COMPUTED. In the backward pass of
+ * the run that elastic_grant called `last` (or at once, when it gives none and says last) it feeds READY for
+ * each bucket.
+ *
+ * drop. Leases that neither any survivor has computed nor any survivor was granted (the lost ones') are not
+ * granted again but recorded as dropped, where at least one bucket must be reduced anew; then nothing is
+ * salvaged, so that all buckets of a step count the same leases and the mean is over these. (Safe: with a
+ * bucket that nobody holds nobody has committed.) If no lease at all would count, all are granted again.
+ * Light steps never drop.
+ *
+ * Leaving. After EV_LEAVE the next COMMIT takes the member out of the full set: it contributes zeros, votes,
+ * passes what it holds, and may go (LEFT) when a view without it is out. The last full member is kept. A
+ * listener may go from the next COMMIT or DECIDE on.
+ */
+#ifndef STEP_ELASTIC_H
+#define STEP_ELASTIC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <inspan/status.h>
+
+#define ELASTIC_MEMBERS_MAX 64 /* of one view */
+#define ELASTIC_LEASES_MAX  256
+#define ELASTIC_BUCKETS_MAX 256 /* the tally included */
+#define ELASTIC_MESSAGE_MAX 4096
+
+/* A set of leases, buckets or chunks: bit i of word i / 64. */
+typedef struct elastic_set {
+    uint64_t words[4];
+} elastic_set_t;
+
+static inline bool elastic_has(const elastic_set_t *set, uint32_t i)
+{
+    return i < 256 && (set->words[i / 64] >> (i % 64) & 1) != 0;
+}
+
+typedef struct elastic_config {
+    uint32_t number; /* of this worker in the job */
+    bool newcomer;   /* starts fresh: no weights yet (a member of a `first` view: false) */
+    uint64_t
+        first_step;   /* what a member that is no newcomer starts with (0, or from a checkpoint); <= steps */
+    uint64_t steps;   /* training steps; then the closing and the saving step */
+    uint32_t leases;  /* of a step, 1 .. ELASTIC_LEASES_MAX */
+    uint32_t buckets; /* 1 .. ELASTIC_BUCKETS_MAX, the tally included */
+    uint64_t layout;  /* hash of the bucket layout (Y1) */
+    bool drop;        /* on_loss: drop */
+    uint32_t planted; /* PLANTED_* bits of planted.h: read only in a build with INSPAN_PLANTED */
+} elastic_config_t;
+
+typedef enum elastic_phase {
+    ELASTIC_IDLE,      /* in no view yet */
+    ELASTIC_RECONCILE, /* reported, waits for DECIDE (the leader: for reports) */
+    ELASTIC_RUN,       /* compute, reduce, vote */
+    ELASTIC_BROKEN,    /* this view is over, waits for the next one */
+    ELASTIC_DONE,      /* the job is committed to its end */
+    ELASTIC_FAILED
+} elastic_phase_t;
+
+typedef enum elastic_role {
+    ELASTIC_FRESH,    /* a newcomer that has not acted on any decision yet */
+    ELASTIC_LISTENER, /* a newcomer that takes part but has not all weights, or is not yet named full */
+    ELASTIC_FULL,
+    ELASTIC_LEAVING /* all weights, no leases any more */
+} elastic_role_t;
+
+/*
+ * Events. `view` is the view that the event belongs to; REDUCED, CHUNK, READY and BROKEN of an older view
+ * than the member's own are ignored (V1), so that what was under way when a view ended may still be fed.
+ */
+typedef enum elastic_event_type {
+    ELASTIC_EV_VIEW, /* view, first_view, n, numbers, index. Only between two micro-batches (V2). A view that
+                        is not above the member's own is ignored. */
+    ELASTIC_EV_BROKEN,   /* view: its communicator is poisoned, nothing of it counts any more. A micro-batch
+                            under   way goes on to its COMPUTED. */
+    ELASTIC_EV_MESSAGE,  /* from, data, bytes (read during the call alone) */
+    ELASTIC_EV_COMPUTED, /* lease, n: these leases are in the local sums of all buckets. Counts until the next
+                            VIEW */
+    ELASTIC_EV_READY, /* view, bucket: its local sum is final for this view (any order; of a salvaged bucket:
+                         nothing to do) */
+    ELASTIC_EV_REDUCED, /* view, bucket: reduced or taken, whole, checked */
+    ELASTIC_EV_CHUNK,   /* view, bucket (the chunk), step (version): the promised copy is in, whole, checked.
+                           Believe   elastic_chunk() afterwards. */
+    ELASTIC_EV_LEAVE    /* this member wants to go */
+} elastic_event_type_t;
+
+typedef struct elastic_event {
+    elastic_event_type_t type;
+    uint64_t view;
+    bool first_view;         /* everyone starts full at its first_step: nobody reconciles */
+    const uint32_t *numbers; /* (n) strictly increasing; read during the call alone */
+    uint32_t n;              /* VIEW: members; COMPUTED: leases */
+    uint32_t index;          /* own one */
+    uint32_t from;           /* index in the view whose communicator brought the message */
+    const uint8_t *data;
+    size_t bytes;
+    uint32_t lease, bucket;
+    uint64_t step;
+} elastic_event_t;
+
+/*
+ * Actions, in the order in which they must be carried out. A crash between any two of them is harmless. Each
+ * has the view and the step (its own meaning below) they belong to; all of an older view are void when a
+ * newer begins.
+ */
+typedef enum elastic_action_type {
+    ELASTIC_DO_SEND, /* peer, data, bytes (valid during the call alone) */
+    ELASTIC_DO_WORK, /* a step begins or goes on: ask elastic_grant; there are leases to compute, or the local
+                        sums are final at once. Not done where nothing is to be reduced. */
+    ELASTIC_DO_REDUCE,     /* bucket: start its all-reduce; in one order on all members of the view */
+    ELASTIC_DO_PASS,       /* bucket, peer: send it the held bucket (its reduced value, not the local sum) */
+    ELASTIC_DO_TAKE,       /* bucket, peer: receive it; then REDUCED */
+    ELASTIC_DO_GIVE_CHUNK, /* bucket (the chunk), peer, step (version): from live memory, before this step
+                              commits */
+    ELASTIC_DO_TAKE_CHUNK, /* bucket (the chunk), peer, step (version); then CHUNK */
+    ELASTIC_DO_COMMIT, /* step is committed. Inside the call the queries still answer for that step: apply the
+                          update to the chunks of elastic_applies() alone, count all leases but
+                          elastic_dropped(). Then local sums and held buckets are empty. */
+    ELASTIC_DO_FULL,   /* this member is full from now on */
+    ELASTIC_DO_LEFT,   /* this member is no longer needed; it votes on until a view without it is out */
+    ELASTIC_DO_STUCK,  /* the leader: no full member is left in this view, nothing goes on (P2) */
+    ELASTIC_DO_END     /* the saving step is committed */
+} elastic_action_type_t;
+
+typedef struct elastic_action {
+    elastic_action_type_t type;
+    uint64_t view, step;
+    uint32_t bucket, peer; /* peer: index in the view */
+    const uint8_t *data;
+    size_t bytes;
+} elastic_action_t;
+
+typedef struct elastic elastic_t;
+
+/* The shell; called inside elastic_handle, in order; must not call elastic_handle, may call the queries. */
+typedef void (*elastic_do_fn)(void *context, const elastic_action_t *action);
+
+/* INVALID: a count of config out of range; NO_MEMORY. The caller owns *e and closes it. config is copied. */
+inspan_status_t elastic_open(const elastic_config_t *config, elastic_do_fn perform, void *context,
+                             elastic_t **e);
+void elastic_close(elastic_t *e); /* NULL: nothing */
+
+/*
+ * Feed one event. Never blocks.
+ * OK        done, or nothing to do (an older view's: V1)
+ * PENDING   a message of a newer view: the caller keeps it (bounded) and feeds it again after that VIEW
+ * INVALID   the caller's mistake (event out of place); nothing changes
+ * MISMATCH  another member breaks the protocol or has other settings (layout, leases, buckets, weights)
+ * CORRUPT   a message that cannot be right, whoever sent it
+ * With the last two the phase is FAILED for good and every later event returns the same status.
+ * elastic_error has a text for all but OK and PENDING.
+ */
+inspan_status_t elastic_handle(elastic_t *e, const elastic_event_t *event);
+const inspan_error_t *elastic_error(const elastic_t *e);
+
+/* A hint that rides on this step's vote: hash of the weights before the step (0: none). The leader compares;
+ * other weights are a MISMATCH that names the odd ones. Never enters weights (C2). Call it before the step's
+ * last READY. */
+void elastic_hint(elastic_t *e, uint64_t hash);
+
+/* ---- queries: pure ---- */
+
+/* Next run of leases that are granted and not computed: [*first, *first + *n), contiguous, *n <= most. *last:
+ * after it there are none (and the local sums become final). None left: *n = 0, *last = true. Outside RUN: *n
+ * = 0, *last = false. It gives the same answer until COMPUTED. */
+void elastic_grant(const elastic_t *e, uint32_t most, uint32_t *first, uint32_t *n, bool *last);
+
+elastic_phase_t elastic_phase(const elastic_t *e);
+elastic_role_t elastic_role(const elastic_t *e);
+bool elastic_is_leader(const elastic_t *e);
+uint64_t elastic_view(const elastic_t *e); /* 0: none yet */
+uint64_t elastic_step(const elastic_t *e); /* worked on; all below are committed; steps + 2 at the end */
+bool elastic_light(const elastic_t *e);    /* that step is the closing or the saving one */
+uint32_t elastic_members(const elastic_t *e, const uint32_t **numbers,
+                         uint32_t *index);     /* returns how many */
+uint64_t elastic_full_set(const elastic_t *e); /* bit per index; in RUN */
+
+/* Owner (index) of a lease by the grants of this view, ELASTIC_MEMBERS_MAX: none. In RUN. */
+uint32_t elastic_owner(const elastic_t *e, uint32_t lease);
+elastic_set_t elastic_computed(const elastic_t *e); /* D: in the local sums of this step */
+elastic_set_t
+elastic_contribution(const elastic_t *e); /* D and what is still granted: what a READY bucket holds */
+elastic_set_t elastic_dropped(const elastic_t *e); /* leases that do not count in this step */
+elastic_set_t
+elastic_expected(const elastic_t *e); /* what a reduced bucket of this view must count, once each */
+bool elastic_held(const elastic_t *e, uint32_t bucket, uint64_t *tag); /* tag: view in which it was reduced */
+bool elastic_voted(const elastic_t *e);
+
+bool elastic_applies(const elastic_t *e,
+                     uint32_t chunk); /* in DO_COMMIT: the update goes to this chunk (N1) */
+bool elastic_chunk(const elastic_t *e,
+                   uint32_t chunk);        /* its weights are here, at the version before this step */
+bool elastic_complete(const elastic_t *e); /* all chunks are */
+
+/* Samples of a lease within the step's batch: [*first, *first + *n), contiguous, sizes differing by at most
+ * one. */
+void elastic_samples(uint64_t batch, uint32_t leases, uint32_t lease, uint64_t *first, uint64_t *n);
+
+const char *elastic_phase_name(elastic_phase_t phase);
+const char *elastic_role_name(elastic_role_t role);
+const char *elastic_action_name(elastic_action_type_t type);
+/* Name of an encoded message ("REPORT"), view and step; "damaged" if it has no whole header. For logs and
+ * histories. */
+const char *elastic_message_name(const uint8_t *data, size_t bytes, uint64_t *view, uint64_t *step);
+
+/*
+ * Messages, little-endian. A set is 32 bytes, bit i % 8 of byte i / 8; bits beyond the count are zero. All
+ * have
+ *
+ *   OFFSET SIZE MEANING
+ *        0    4 type: 1 REPORT, 2 DECIDE, 3 VOTE, 4 COMMIT, 5 LEAVE
+ *        4    4 flags: 1 complete (VOTE), 2 wants to leave (REPORT); others zero
+ *        8    8 view, 1 .. 2^32 - 1
+ *       16    8 step: REPORT, VOTE, LEAVE: the one its sender works on; DECIDE: the one that goes on;
+ *               COMMIT: the committed one
+ *       24    8 hash of the bucket layout (COMMIT, DECIDE: of the step that they open; Y1)
+ *
+ * REPORT, member -> leader                            DECIDE, leader -> member (each its own)
+ *       32    2 leases                                      32    8 full set, bit per index
+ *       34    2 buckets                                     40    2 leases
+ *       36    1 role                                        42    2 buckets
+ *       37    3 zero                                        44    1 members
+ *       40   32 computed leases (D)                         45    3 zero
+ *       72   32 given up: granted, not computed             48   32 dropped leases
+ *      104   32 dropped leases                              80   32 salvaged buckets
+ *      136   32 held buckets                               112    m per index: chunk to give it (a full
+ * receiver) or 168   32 chunks here                                         to take from it (a newcomer);
+ * 255: none 200   4h per held bucket: tag                          +    l per lease: index of its owner; 255:
+ * nobody
+ *                                                             +  13s per salvaged bucket: 4 tag, 1 source, 8
+ * who needs it VOTE, member -> leader                              COMMIT, leader -> member (each its own) 32
+ * 8 hint                                        32    8 hint 40   32 chunks here 40    8 full set 48    2
+ * leases 50    2 buckets 52    1 members LEAVE, member -> leader: the header alone                 53    3
+ * zero 56    m chunks, as in DECIDE
+ *                                                            +    l owners, as in DECIDE
+ */
+#define ELASTIC_HEADER_BYTES 32
+
+#endif

@@ -1,0 +1,210 @@
+/* Inside of the elastic step; see elastic.h. */
+#ifndef STEP_ELASTIC_INTERNAL_H
+#define STEP_ELASTIC_INTERNAL_H
+
+#include <string.h>
+
+#include "core/step/elastic.h"
+
+/* A planted bug costs nothing in production: the condition is constant there. */
+#ifdef INSPAN_PLANTED
+#include "core/step/planted.h"
+#define PLANTED(e, bug) (((e)->config.planted & PLANTED_##bug) != 0)
+#else
+#define PLANTED(e, bug) ((void)(e), false)
+#endif
+
+#define LEADER     0u   /* the lowest rank of a view */
+#define NOBODY     255u /* owner of a lease, chunk of a plan: none */
+#define EMPTY_SET  ((elastic_set_t){{0}})
+#define VIEW_LIMIT UINT32_MAX /* view numbers: tags take 4 bytes on the wire */
+
+/* ---- sets ---- */
+
+static inline void set_add(elastic_set_t *set, uint32_t i)
+{
+    set->words[i / 64] |= 1ull << (i % 64);
+}
+
+static inline elastic_set_t set_first(uint32_t n) /* {0 .. n - 1} */
+{
+    elastic_set_t set = EMPTY_SET;
+    for (uint32_t w = 0; w < 4 && n > 64 * w; w++)
+        set.words[w] = n - 64 * w >= 64 ? UINT64_MAX : (1ull << (n - 64 * w)) - 1;
+    return set;
+}
+
+static inline elastic_set_t set_or(elastic_set_t a, elastic_set_t b)
+{
+    for (int w = 0; w < 4; w++) a.words[w] |= b.words[w];
+    return a;
+}
+
+static inline elastic_set_t set_and(elastic_set_t a, elastic_set_t b)
+{
+    for (int w = 0; w < 4; w++) a.words[w] &= b.words[w];
+    return a;
+}
+
+static inline elastic_set_t set_minus(elastic_set_t a, elastic_set_t b)
+{
+    for (int w = 0; w < 4; w++) a.words[w] &= ~b.words[w];
+    return a;
+}
+
+static inline bool set_empty(elastic_set_t a)
+{
+    return (a.words[0] | a.words[1] | a.words[2] | a.words[3]) == 0;
+}
+
+static inline bool set_equal(elastic_set_t a, elastic_set_t b)
+{
+    return memcmp(a.words, b.words, sizeof a.words) == 0;
+}
+
+static inline uint32_t set_count(elastic_set_t a)
+{
+    uint32_t n = 0;
+    for (int w = 0; w < 4; w++) n += (uint32_t)__builtin_popcountll(a.words[w]);
+    return n;
+}
+
+static inline uint32_t set_lowest(elastic_set_t a) /* of a set that is not empty */
+{
+    uint32_t w = 0;
+    while (w < 3 && a.words[w] == 0) w++;
+    return 64 * w + (uint32_t)__builtin_ctzll(a.words[w]);
+}
+
+/* Members of a view are one word. */
+static inline bool in(uint64_t members, uint32_t i)
+{
+    return i < 64 && (members >> i & 1) != 0;
+}
+
+static inline uint64_t all_members(uint32_t n)
+{
+    return n >= 64 ? UINT64_MAX : (1ull << n) - 1;
+}
+
+/* ---- messages ---- */
+
+typedef enum elastic_message_type {
+    ELASTIC_REPORT = 1,
+    ELASTIC_DECIDE,
+    ELASTIC_VOTE,
+    ELASTIC_COMMIT,
+    ELASTIC_LEAVE
+} elastic_message_type_t;
+
+/* A message as fields; each type uses its own (elastic.h has them by type). */
+typedef struct elastic_message {
+    elastic_message_type_t type;
+    bool complete, leave;
+    uint64_t view, step, layout;
+    uint32_t leases, buckets, members;
+    elastic_role_t role;
+    elastic_set_t computed, given_up, dropped;
+    elastic_set_t held; /* REPORT: held buckets; DECIDE: salvaged ones */
+    elastic_set_t chunks;
+    uint64_t hint;
+    uint64_t full;
+    uint8_t plan[ELASTIC_MEMBERS_MAX];
+    uint8_t owner[ELASTIC_LEASES_MAX];
+    uint32_t tag[ELASTIC_BUCKETS_MAX];   /* of held buckets */
+    uint8_t source[ELASTIC_BUCKETS_MAX]; /* of salvaged buckets: who has it, who needs it */
+    uint64_t need[ELASTIC_BUCKETS_MAX];
+} elastic_message_t;
+
+/* Returns the bytes written, at most ELASTIC_MESSAGE_MAX. */
+size_t elastic_message_encode(const elastic_message_t *message, uint8_t bytes[ELASTIC_MESSAGE_MAX]);
+/* Type, view and step alone, so that a view can be told before the rest is looked at. CORRUPT. */
+inspan_status_t elastic_message_peek(const uint8_t *bytes, size_t n, elastic_message_t *message);
+/* CORRUPT: any length, count, index or bit out of range; *why says which. */
+inspan_status_t elastic_message_decode(const uint8_t *bytes, size_t n, elastic_message_t *message,
+                                       const char **why);
+
+/* ---- the member ---- */
+
+/* What a REPORT said, kept by the leader until it decides. */
+typedef struct elastic_report {
+    uint64_t step;
+    elastic_role_t role;
+    bool leave;
+    elastic_set_t computed, given_up, dropped, held, chunks;
+    uint32_t tag[ELASTIC_BUCKETS_MAX];
+} elastic_report_t;
+
+struct elastic {
+    elastic_config_t config;
+    elastic_do_fn perform;
+    void *context;
+    inspan_error_t error;
+
+    /* the view */
+    uint64_t view;
+    uint32_t n, index;
+    uint32_t numbers[ELASTIC_MEMBERS_MAX];
+    elastic_phase_t phase;
+    elastic_role_t role;
+    uint64_t full; /* members; in RUN */
+
+    /* the step worked on: one above the last committed */
+    uint64_t step, hint;
+    bool voted, live; /* live: grants of this view count (L1): from entering RUN to the next VIEW */
+    elastic_set_t granted, computed, dropped;
+    uint8_t owner[ELASTIC_LEASES_MAX];
+    elastic_set_t held, salvaged, ready;
+    uint32_t tag[ELASTIC_BUCKETS_MAX];
+    uint32_t next_reduce; /* buckets below are started, held or salvaged */
+
+    /* newcomer: version of each chunk + 1, 0: not here; promised ones not yet in */
+    uint64_t chunk[ELASTIC_BUCKETS_MAX];
+    elastic_set_t promised;
+
+    bool wants_leave, left, stuck;
+
+    /* leader */
+    uint64_t reported, votes, complete, wish; /* members */
+    uint64_t hints[ELASTIC_MEMBERS_MAX];
+    elastic_set_t vote_chunks[ELASTIC_MEMBERS_MAX];
+    elastic_report_t reports[ELASTIC_MEMBERS_MAX];
+
+    elastic_message_t out, message; /* being sent, being read: kept here, too big for a stack */
+    uint8_t bytes[ELASTIC_MESSAGE_MAX];
+};
+
+/* elastic.c */
+bool elastic_light_step(const elastic_t *e, uint64_t step);
+uint64_t elastic_end(const elastic_t *e);                            /* step after the last */
+elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step); /* those that the step reduces */
+bool elastic_holds_all(const elastic_t *e);
+void elastic_do(elastic_t *e, elastic_action_type_t type, uint32_t bucket, uint32_t peer);
+void elastic_send(elastic_t *e, uint32_t to,
+                  elastic_message_type_t type); /* fills e->out's header; the rest is the caller's */
+inspan_status_t elastic_fail(elastic_t *e, inspan_status_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+inspan_status_t elastic_misuse(elastic_t *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* elastic_commit.c */
+void elastic_commit_step(elastic_t *e); /* DO_COMMIT, then everything is about the next step */
+void elastic_open_step(elastic_t *e, const uint8_t *plan); /* RUN with e->full, e->owner, e->salvaged */
+inspan_status_t elastic_progress(elastic_t *e);            /* vote and, as the leader, commit if it is time */
+inspan_status_t elastic_on_vote(elastic_t *e, uint32_t from);
+inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from);
+void elastic_maybe_left(elastic_t *e);
+inspan_status_t elastic_check_grants(elastic_t *e, uint32_t from, bool whole);
+
+/* elastic_reconcile.c */
+inspan_status_t elastic_reconcile(elastic_t *e); /* after a VIEW: report, or as the leader collect */
+inspan_status_t elastic_on_report(elastic_t *e, uint32_t from);
+inspan_status_t elastic_on_decide(elastic_t *e, uint32_t from);
+
+/* elastic_table.c */
+void elastic_table(uint64_t full, elastic_set_t leases, bool saving, uint8_t owner[ELASTIC_LEASES_MAX]);
+/* Row of the plan for member `to`: what it gives, or what it takes. missing: chunks each newcomer lacks. */
+typedef struct elastic_plan {
+    uint8_t give[ELASTIC_MEMBERS_MAX][ELASTIC_MEMBERS_MAX]; /* (donor, newcomer) */
+} elastic_plan_t;
+
+#endif
