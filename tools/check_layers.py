@@ -37,8 +37,8 @@ MAY_INCLUDE = {
     "rpc": ["inspan/v1", "grpc", "platform/os"],
     "manager": ["rpc", "inspan/v1", "core/control", "core/sched", "core/step", "core/partition"] + ANY_PLATFORM,
     "agent": ["rpc", "inspan/v1"] + ANY_PLATFORM,
-    "cli": ["manager/manager.h", "agent/agent.h", "train/train.h", "train/job.h", "nn/nn.h", "comm/comm.h",
-            "rpc/rpc.h", "rpc/rpc_files.h", "inspan/v1"] + CORES + ANY_PLATFORM,
+    "cli": ["manager/manager.h", "agent/agent.h", "train/train.h", "train/job.h", "train/checkpoint.h", "nn/nn.h",
+            "comm/comm.h", "rpc/rpc.h", "rpc/rpc_files.h", "inspan/v1"] + CORES + ANY_PLATFORM,
     "tui": ["rpc/rpc.h", "inspan/v1"] + ANY_PLATFORM,
 }
 

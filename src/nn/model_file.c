@@ -207,12 +207,10 @@ static inspan_status_t path_in(const char *folder, const char *name, char path[P
     return INSPAN_OK;
 }
 
-inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspan_error_t *err)
+inspan_status_t nn_model_write(const nn_model_config_t *config, const nn_param_t *params, uint32_t n,
+                               const char *folder, inspan_error_t *err)
 {
     char path[PATH_MAX];
-    const nn_model_config_t *config = nn_model_config(model);
-    const nn_param_t *params = NULL;
-    uint32_t n = nn_model_params(model, &params);
     static const char *const metadata[] = {"format", "pt", "producer", PRODUCER};
     inspan_status_t status = os_mkdir_all(folder, 0755, err);
     if (status == INSPAN_OK) status = path_in(folder, "model.safetensors", path, err);
@@ -224,6 +222,13 @@ inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspa
     status = os_file_write(path, text, strlen(text), 0644, err);
     free(text);
     return status;
+}
+
+inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspan_error_t *err)
+{
+    const nn_param_t *params = NULL;
+    uint32_t n = nn_model_params(model, &params);
+    return nn_model_write(nn_model_config(model), params, n, folder, err);
 }
 
 /* Weights, the file's tensors while they are read in, and activations, against what there is. */

@@ -206,6 +206,10 @@ inspan_status_t nn_model_save(const nn_model_t *model, const char *folder, inspa
 inspan_status_t nn_model_load(const char *folder, uint32_t micro_batch, uint32_t threads, nn_model_t **model,
                               inspan_error_t *err);
 
+/* The same two files from parameters that lie elsewhere (a copy of a model's). IO, NO_MEMORY, INVALID. */
+inspan_status_t nn_model_write(const nn_model_config_t *config, const nn_param_t *params, uint32_t n,
+                               const char *folder, inspan_error_t *err);
+
 /* Sample `n` bytes after `prompt` from a gpt over bytes: temperature >= 0 (0: the likeliest), top_k 0: all.
  * emit is called per byte. */
 typedef struct nn_generate_options {

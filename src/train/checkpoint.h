@@ -89,8 +89,8 @@ bool checkpoint_poll(checkpoint_writer_t *writer, checkpoint_result_t *result);
 /* The same, waiting up to `bound` for one that is being written; false: none was, or the bound has passed. */
 bool checkpoint_wait(checkpoint_writer_t *writer, ns_t bound, checkpoint_result_t *result);
 
-/* Gives up what is being written, after the piece that is under way, and joins the thread: as long as one
- * write or sync of the disk takes. A result not polled is lost (its folder is not). NULL is fine. */
+/* Gives up what is being written, after the file that is under way, and joins the thread: as long as the disk
+ * takes for one file. A result not polled is lost (its folder is not). NULL is fine. */
 void checkpoint_close(checkpoint_writer_t *writer);
 
 /* ---- Finding and loading --------------------------------------------------------------------- */

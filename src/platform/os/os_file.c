@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -113,6 +114,15 @@ inspan_status_t os_file_writer_add(os_file_writer_t *writer, const void *data, s
     return INSPAN_OK;
 }
 
+static int sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    int result = fsync(fd);
+    close(fd);
+    return result;
+}
+
 /* A rename is durable once its folder is. */
 static int sync_folder_of(const char *path)
 {
@@ -125,11 +135,7 @@ static int sync_folder_of(const char *path)
         folder[1] = '\0';
     else
         *slash = '\0';
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    int result = fsync(fd);
-    close(fd);
-    return result;
+    return sync_folder(folder);
 }
 
 inspan_status_t os_file_writer_commit(os_file_writer_t *writer, inspan_error_t *err)
@@ -208,6 +214,21 @@ inspan_status_t os_remove_all(const char *path, inspan_error_t *err)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
         return error_set_errno(err, INSPAN_IO, "cannot remove %s", path);
+    return INSPAN_OK;
+}
+
+inspan_status_t os_folder_sync(const char *path, inspan_error_t *err)
+{
+    return sync_folder(path) == 0 ? INSPAN_OK
+                                  : error_set_errno(err, INSPAN_IO, "cannot sync the folder %s", path);
+}
+
+inspan_status_t os_disk_free(const char *path, uint64_t *bytes, inspan_error_t *err)
+{
+    struct statvfs disk;
+    if (statvfs(path, &disk) != 0)
+        return error_set_errno(err, INSPAN_IO, "cannot ask how much room there is at %s", path);
+    *bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
     return INSPAN_OK;
 }
 

@@ -4,6 +4,7 @@
 #define OS_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include <inspan/status.h>
@@ -35,6 +36,12 @@ inspan_status_t os_mkdir_all(const char *path, mode_t mode, inspan_error_t *err)
 
 /* rm -r of a folder of ours; does not follow links. IO. */
 inspan_status_t os_remove_all(const char *path, inspan_error_t *err);
+
+/* What was made, renamed or removed in a folder survives the loss of power from now on. IO. */
+inspan_status_t os_folder_sync(const char *path, inspan_error_t *err);
+
+/* Bytes that this user may still write where path lies (a file or folder that is there). IO. */
+inspan_status_t os_disk_free(const char *path, uint64_t *bytes, inspan_error_t *err);
 
 /* n bytes for secrets, from the kernel; INTERNAL if it has none (never seen after boot). */
 inspan_status_t os_random(void *bytes, size_t n);
