@@ -20,9 +20,9 @@
 #include "base/rng.h"
 #include "nn/nn.h"
 #include "platform/os/os_file.h"
+#include "train/checkpoint_test.h"
 
 #define BOUND (60 * NS_PER_S)
-#define N     3 /* parameters of the tests' own small "model" */
 
 static inspan_error_t err;
 static char folder[64];
@@ -51,59 +51,7 @@ int __wrap_statvfs64(const char *path, struct statvfs *disk)
     return result;
 }
 
-/* ---- A small training's state ---------------------------------------------------------------- */
-
-typedef struct training {
-    float weights[N][6];
-    nn_param_t params[N];
-    nn_optimizer_t *optimizer;
-    checkpoint_config_t config;
-    checkpoint_arrays_t arrays;
-} training_t;
-
-static void open_training(training_t *t)
-{
-    static const char *const names[N] = {"0.weight", "0.bias", "1.weight"};
-    memset(t, 0, sizeof *t);
-    for (uint32_t i = 0; i < N; i++) {
-        t->params[i] = (nn_param_t){.n_dims = 2, .shape = {2, 3}, .count = 6, .weights = t->weights[i]};
-        snprintf(t->params[i].name, sizeof t->params[i].name, "%s", names[i]);
-    }
-    t->config = (checkpoint_config_t){
-        .model = {.kind = NN_MLP, .seed = UINT64_MAX - 1, .layers = 1, .dim = 3, .inputs = 2, .classes = 3},
-        .optimizer = {.kind = NN_ADAMW, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .steps = 1000},
-        .global_batch = 64,
-        .data_samples = 5000,
-    };
-    assert_int_equal(nn_optimizer_open(&t->config.optimizer, t->params, N, NN_FP32, &t->optimizer, &err),
-                     INSPAN_OK);
-    t->arrays = (checkpoint_arrays_t){.params = t->params, .n_params = N};
-    t->arrays.n_moments = nn_optimizer_state(t->optimizer, &t->arrays.moments);
-    assert_int_equal(t->arrays.n_moments, 2 * N);
-}
-
-static void close_training(training_t *t)
-{
-    nn_optimizer_close(t->optimizer);
-}
-
-/* One step whose gradient is a function of it. */
-static void train(training_t *t, uint64_t step)
-{
-    float gradient[6];
-    const void *gradients[N] = {gradient, gradient, gradient};
-    double norm;
-    for (int i = 0; i < 6; i++) gradient[i] = (float)((step * 7 + (uint64_t)i * 3) % 11) - 5;
-    assert_int_equal(nn_optimizer_apply(t->optimizer, gradients, 1, step, &norm, &err), INSPAN_OK);
-}
-
-static bool same_state(const training_t *a, const training_t *b)
-{
-    bool same = memcmp(a->weights, b->weights, sizeof a->weights) == 0;
-    for (uint32_t i = 0; i < a->arrays.n_moments; i++)
-        same = same && memcmp(a->arrays.moments[i].weights, b->arrays.moments[i].weights, 24) == 0;
-    return same;
-}
+/* ---- Writing ---------------------------------------------------------------------------------- */
 
 static checkpoint_writer_t *open_writer(const training_t *t, uint32_t keep)
 {
@@ -133,10 +81,10 @@ static void must_write(checkpoint_writer_t *writer, uint64_t step)
 /* Checkpoints of these steps, each with that many steps of training in it; t is then at the last one. */
 static void write_steps(training_t *t, uint32_t keep, const uint64_t *steps, size_t n)
 {
-    open_training(t);
+    training_open(t);
     checkpoint_writer_t *writer = open_writer(t, keep);
     for (uint64_t step = 0, i = 0; i < n; i++) {
-        for (; step < steps[i]; step++) train(t, step);
+        for (; step < steps[i]; step++) training_step(t, step);
         must_write(writer, step);
     }
     checkpoint_close(writer);
@@ -174,9 +122,9 @@ static void training_goes_on_with_the_same_bits(void **state)
     checkpoint_found_t found;
     checkpoint_state_t at;
     write_steps(&stopped, 2, steps, 2);
-    open_training(&through);
-    for (uint64_t step = 0; step < 9; step++) train(&through, step);
-    open_training(&resumed);
+    training_open(&through);
+    for (uint64_t step = 0; step < 9; step++) training_step(&through, step);
+    training_open(&resumed);
     assert_int_equal(checkpoint_find_newest(folder, NULL, NULL, &found, &err), INSPAN_OK);
     assert_int_equal(found.step, 5);
     assert_string_equal(found.path, path_of("step-00000005"));
@@ -184,10 +132,10 @@ static void training_goes_on_with_the_same_bits(void **state)
         fail_msg("%s", err.text);
     assert_int_equal(at.step, 5);
     assert_int_equal(at.view, 3);
-    assert_true(same_state(&stopped, &resumed));
-    for (uint64_t step = at.step; step < 9; step++) train(&resumed, step);
-    assert_true(same_state(&through, &resumed));
-    close_training(&through), close_training(&stopped), close_training(&resumed);
+    assert_true(training_same(&stopped, &resumed));
+    for (uint64_t step = at.step; step < 9; step++) training_step(&resumed, step);
+    assert_true(training_same(&through, &resumed));
+    training_close(&through), training_close(&stopped), training_close(&resumed);
 }
 
 /* What is written is what was there at begin, whatever the training does meanwhile. */
@@ -197,8 +145,8 @@ static void the_copy_is_of_the_moment(void **state)
     training_t t, back;
     checkpoint_state_t at;
     checkpoint_result_t result;
-    open_training(&t);
-    train(&t, 0);
+    training_open(&t);
+    training_step(&t, 0);
     training_t then = t;
     checkpoint_writer_t *writer = open_writer(&t, 1);
     assert_false(checkpoint_poll(writer, &result));
@@ -212,10 +160,10 @@ static void the_copy_is_of_the_moment(void **state)
     assert_true(result.bytes > 0 && result.took >= 0);
     assert_false(checkpoint_poll(writer, &result));
     checkpoint_close(writer);
-    open_training(&back);
+    training_open(&back);
     assert_int_equal(checkpoint_load(result.path, &back.config, &back.arrays, &at, &err), INSPAN_OK);
     assert_memory_equal(back.weights, then.weights, sizeof then.weights);
-    close_training(&t), close_training(&back);
+    training_close(&t), training_close(&back);
 }
 
 static void the_folder_opens_as_a_model(void **state)
@@ -277,7 +225,7 @@ static void the_last_ones_stay(void **state)
     assert_false(is_there("step-00000010"));
     assert_true(is_there("step-00000011"));
     checkpoint_close(writer);
-    close_training(&t);
+    training_close(&t);
 }
 
 static void what_is_not_a_checkpoint_stays(void **state)
@@ -302,7 +250,7 @@ static void what_is_not_a_checkpoint_stays(void **state)
     assert_false(is_there("step-00000008.old.tmp-2147483000"));
     assert_true(is_there("step-00000009.tmp-1") && is_there("step-00000000") && is_there("step-00000002"));
     assert_false(is_there("step-00000001"));
-    close_training(&t);
+    training_close(&t);
 }
 
 static void a_file_in_the_way_is_replaced(void **state)
@@ -314,7 +262,7 @@ static void a_file_in_the_way_is_replaced(void **state)
     write_steps(&t, 1, steps, 1);
     assert_int_equal(entries(), 1);
     assert_true(is_there("step-00000001/manifest.json"));
-    close_training(&t);
+    training_close(&t);
 }
 
 /* ---- Damage ---------------------------------------------------------------------------------- */
@@ -383,7 +331,7 @@ static void cut_files_are_found(void **state)
         put(path, whole, bytes);
         free(whole);
     }
-    close_training(&t);
+    training_close(&t);
 }
 
 /* Each byte of each file, one bit or a random value: found, or without a consequence. */
@@ -395,7 +343,7 @@ static void flipped_bytes_are_found(void **state)
     rng_t rng;
     rng_seed(&rng, 20, 0);
     write_steps(&t, 2, steps, 2);
-    open_training(&back);
+    training_open(&back);
     for (size_t i = 0; i < N_FILES; i++) {
         char path[PATH_MAX], *bytes = NULL;
         size_t n = 0;
@@ -415,7 +363,7 @@ static void flipped_bytes_are_found(void **state)
             if (found.step == 2) { /* white space of the manifest, say */
                 assert_int_equal(checkpoint_load(found.path, &back.config, &back.arrays, &loaded, &err),
                                  INSPAN_OK);
-                assert_true(same_state(&t, &back) && loaded.step == 2);
+                assert_true(training_same(&t, &back) && loaded.step == 2);
             } else if (strstr(warnings.last, files[i]) == NULL && !manifest) {
                 fail_msg("\"%s\" does not name %s", warnings.last, files[i]);
             }
@@ -424,7 +372,7 @@ static void flipped_bytes_are_found(void **state)
         put(path, bytes, n);
         free(bytes);
     }
-    close_training(&t), close_training(&back);
+    training_close(&t), training_close(&back);
 }
 
 typedef struct hostile {
@@ -495,7 +443,7 @@ static void a_renamed_folder_is_found(void **state)
     snprintf(to, sizeof to, "%s", path_of("step-00000009"));
     assert_int_equal(rename(path_of("step-00000002"), to), 0);
     falls_back("the folder's name says 9");
-    close_training(&t);
+    training_close(&t);
 }
 
 /* ---- Another job's checkpoint ---------------------------------------------------------------- */
@@ -507,7 +455,7 @@ static void another_job_is_refused(void **state)
     checkpoint_state_t at;
     const uint64_t steps[] = {2};
     write_steps(&t, 1, steps, 1);
-    open_training(&untouched);
+    training_open(&untouched);
     const char *path = path_of("step-00000002");
     typedef struct other {
         void *field;
@@ -540,12 +488,12 @@ static void another_job_is_refused(void **state)
     c = t.config;
     c.optimizer.lr = 0.5, c.optimizer.steps = 2000, c.model.heads = 9, c.data_samples = 0;
     assert_int_equal(checkpoint_load(path, &c, &untouched.arrays, &at, &err), INSPAN_OK);
-    assert_true(same_state(&t, &untouched));
+    assert_true(training_same(&t, &untouched));
     /* arrays that are not the config's */
     untouched.params[1].shape[0] = 3;
     assert_int_equal(checkpoint_load(path, &c, &untouched.arrays, &at, &err), INSPAN_MISMATCH);
     assert_non_null(strstr(err.text, "\"0.bias\" has shape"));
-    close_training(&t), close_training(&untouched);
+    training_close(&t), training_close(&untouched);
 }
 
 /* ---- Failures -------------------------------------------------------------------------------- */
@@ -571,7 +519,7 @@ static void a_full_disk_is_told_before(void **state)
     must_write(writer, 3);
     assert_true(is_there("step-00000003"));
     checkpoint_close(writer);
-    close_training(&t);
+    training_close(&t);
 }
 
 /* The disk is full in the middle of it (here: a limit of a file's size). */
@@ -600,7 +548,7 @@ static void a_failed_write_leaves_the_one_before(void **state)
     }
     must_write(writer, 2);
     checkpoint_close(writer);
-    close_training(&t);
+    training_close(&t);
 }
 
 static void wrong_options_are_told(void **state)
@@ -609,7 +557,7 @@ static void wrong_options_are_told(void **state)
     training_t t;
     char path[PATH_MAX + 8];
     checkpoint_writer_t *writer = NULL;
-    open_training(&t);
+    training_open(&t);
     checkpoint_options_t options = {.folder = folder, .config = t.config, .arrays = t.arrays};
     assert_int_equal(checkpoint_open(&options, &writer, &err), INSPAN_INVALID);
     options.keep = 1;
@@ -621,7 +569,7 @@ static void wrong_options_are_told(void **state)
     options.folder = path_of("file");
     assert_int_equal(checkpoint_open(&options, &writer, &err), INSPAN_IO);
     checkpoint_close(NULL);
-    close_training(&t);
+    training_close(&t);
 }
 
 /* Closing in the middle of it leaves nothing half-done under a good name. */
@@ -630,7 +578,7 @@ static void closing_gives_up(void **state)
     (void)state;
     training_t t;
     checkpoint_found_t found;
-    open_training(&t);
+    training_open(&t);
     for (int i = 0; i < 20; i++) {
         checkpoint_writer_t *writer = open_writer(&t, 1);
         assert_int_equal(checkpoint_begin(writer, 1, 3, &err), INSPAN_OK);
@@ -639,7 +587,7 @@ static void closing_gives_up(void **state)
         assert_true(status == INSPAN_OK || status == INSPAN_NOT_FOUND);
         assert_int_equal(entries(), status == INSPAN_OK);
     }
-    close_training(&t);
+    training_close(&t);
 }
 
 /* ---- From elsewhere -------------------------------------------------------------------------- */
@@ -671,7 +619,7 @@ static void a_fetched_one_is_installed(void **state)
         status = checkpoint_find_newest(into, NULL, NULL, &found, &err);
         assert_int_equal(status, damaged ? INSPAN_NOT_FOUND : INSPAN_OK);
     }
-    close_training(&t);
+    training_close(&t);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
