@@ -94,6 +94,8 @@ json_t *show_nodes_json(const Inspan__V1__NodeList *list)
         json_set_number(node, "job", (double)at->job_id);
         json_set_number(node, "load", at->load);
         json_set_number(node, "last_heartbeat_s_ago", (double)at->last_heartbeat_ns_ago * 1e-9);
+        json_set_number(node, "cool_down_s", (double)at->cool_down_ns * 1e-9);
+        json_set_number(node, "losses", at->losses);
         json_set_number(node, "clock_skew_s", at->skew_s);
         if (at->inventory != NULL) json_set(node, "inventory", inventory_json(at->inventory));
         json_append(nodes, node);
@@ -216,6 +218,15 @@ json_t *show_job_json(const Inspan__V1__JobInfo *job)
         json_append(results, result);
     }
     json_set(object, "results", results);
+    json_t *checkpoints = json_array();
+    for (size_t i = 0; i < job->n_checkpoints; i++) {
+        json_t *checkpoint = json_object();
+        json_set_number(checkpoint, "step", (double)job->checkpoints[i]->step);
+        json_set_number(checkpoint, "view", (double)job->checkpoints[i]->view);
+        json_append(checkpoints, checkpoint);
+    }
+    json_set(object, "checkpoints", checkpoints);
+    json_set_number(object, "workers_lost", (double)job->workers_lost);
     return object;
 }
 
