@@ -18,6 +18,13 @@ typedef struct inspan_views inspan_views_t; /* views of a job as they come */
  * $INSPAN_SOCKET; or what comm_open gives; the agent is told too. */
 INSPAN_API inspan_status_t inspan_worker_open(inspan_worker_t **worker, inspan_error_t *err);
 
+/*
+ * The same for a job whose members come and go: does not wait for a view; they come from inspan_worker_views,
+ * each with its communicator. What ends a communicator does not end this member.
+ */
+INSPAN_API inspan_status_t inspan_worker_attach(inspan_worker_t **worker, inspan_error_t *err);
+INSPAN_API inspan_views_t *inspan_worker_views(inspan_worker_t *worker); /* the worker's; ends with it */
+
 INSPAN_API inspan_comm_t *inspan_worker_comm(inspan_worker_t *worker);
 INSPAN_API uint64_t inspan_worker_view(const inspan_worker_t *worker);
 INSPAN_API uint32_t inspan_worker_threads(const inspan_worker_t *worker); /* this machine's share, >= 1 */
@@ -44,8 +51,9 @@ INSPAN_API void inspan_worker_progress(inspan_worker_t *worker, const inspan_pro
 INSPAN_API void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const char *text);
 
 /* Report the end (OK with a JSON summary of at most 16 KiB, or a failure with its text), wait until the agent
- * has it (5 s at most), close everything, free worker. OK waits for all other ranks to come here too, so that
- * none closes while another still works; a failure (unless one was reported already) ends them all. */
+ * has it (5 s at most), close everything, free worker. After inspan_worker_open OK waits for all other ranks
+ * to come here too, so that none closes while another still works, and a failure (unless one was reported
+ * already) ends them all; after inspan_worker_attach it ends this member alone. */
 INSPAN_API void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text);
 
 #ifdef __cplusplus

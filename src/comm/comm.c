@@ -157,6 +157,14 @@ void comm_close_begin(inspan_comm_t *comm)
     if (comm->transport->blocking) comm_wake(comm);
 }
 
+bool comm_close_waits(inspan_comm_t *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    const bool waits = comm->transport->blocking && !comm->closed;
+    pthread_mutex_unlock(&comm->lock);
+    return waits;
+}
+
 void inspan_comm_close(inspan_comm_t *comm)
 {
     if (comm == NULL) return;

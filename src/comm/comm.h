@@ -111,9 +111,10 @@ void comm_op_on_done(inspan_op_t *op, comm_done_fn fn, void *context);
  * thread. */
 void comm_poison(inspan_comm_t *comm, const inspan_cause_t *cause);
 
-/* Begin what inspan_comm_close waits for: where views change, the next communicator is opened meanwhile. Does
- * not block; no other call but inspan_comm_close may follow. */
+/* Begin what inspan_comm_close waits for (where views change, the next communicator is opened meanwhile), and
+ * ask whether it would still wait. Neither blocks; no other call but inspan_comm_close may follow. */
 void comm_close_begin(inspan_comm_t *comm);
+bool comm_close_waits(inspan_comm_t *comm);
 
 /* ---- The sim transport: all ranks in one process, in memory, deterministic ------------------- */
 

@@ -169,7 +169,7 @@ static void say_view(scene_t *scene)
 static void *run_session(void *context)
 {
     rank_t *rank = context;
-    rank->opened = worker_open_at(rank->path, &rank->worker, &rank->err);
+    rank->opened = worker_open_at(rank->path, false, &rank->worker, &rank->err);
     if (rank->opened == INSPAN_OK) rank->scene->user(rank);
     sem_post(&rank->done);
     return NULL;

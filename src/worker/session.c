@@ -1,0 +1,313 @@
+/* The session's life: meeting the agent, the public calls, the end. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "platform/os/os_file.h"
+#include "platform/os/os_time.h"
+#include "worker/session.h"
+
+static const ns_t welcome_bound = 30 * NS_PER_S; /* a busy agent on a small machine */
+static const ns_t timer_period = 200 * NS_PER_MS;
+static const ns_t end_bound =
+    3600 * NS_PER_S; /* of a fixed job: until all ranks are through, after the first is */
+static const ns_t bye_bound = 5 * NS_PER_S;
+
+static_assert(COMM_KEY_BYTES == LOCAL_KEY_BYTES, "the job's key travels as it is");
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+/* Wait until *flag is set, or what ends all waiting comes. */
+static inspan_status_t wait_for(inspan_worker_t *worker, const bool *flag, ns_t bound, const char *what,
+                                inspan_error_t *err)
+{
+    ns_t deadline = os_now() + bound;
+    inspan_status_t status = INSPAN_OK;
+    pthread_mutex_lock(&worker->mutex);
+    while (!*flag && status == INSPAN_OK) {
+        if (worker->refusal.status != INSPAN_OK) {
+            status = worker->refusal.status;
+            if (err != NULL) *err = worker->refusal;
+        } else if (atomic_load(&worker->cancelled)) {
+            status = error_set(err, INSPAN_ABORTED, "cancelled while waiting for %s", what);
+        } else if (!os_cond_wait_until(&worker->changed, &worker->mutex, deadline)) {
+            status = error_set(err, INSPAN_TIMEOUT, "no %s from the agent at %s within %.0f s", what,
+                               worker->path, ns_to_s(bound));
+        }
+    }
+    pthread_mutex_unlock(&worker->mutex);
+    return status;
+}
+
+static inspan_status_t meet_agent(inspan_worker_t *worker, inspan_error_t *err)
+{
+    inspan_status_t status = comm_io_open(&worker->io, err);
+    if (status != INSPAN_OK) return status;
+    int fd = session_connect(worker->path);
+    if (fd < 0)
+        return error_set_errno(err, INSPAN_REFUSED, "no agent answers at %s ($INSPAN_SOCKET)", worker->path);
+    if (!session_adopt(worker, fd))
+        return error_set(err, INSPAN_IO, "cannot watch the agent's socket %s", worker->path);
+    status = wait_for(worker, &worker->welcomed, welcome_bound, "WELCOME", err);
+    if (status != INSPAN_OK) return status;
+    status = comm_io_timer(worker->io, timer_period, false, session_on_timer, worker, &worker->timer);
+    return status == INSPAN_OK ? status : error_set(err, status, "no timer for ticks to the agent");
+}
+
+static inspan_status_t bind_data_port(inspan_worker_t *worker, inspan_error_t *err)
+{
+    uint16_t port = 0;
+    inspan_status_t status =
+        comm_listen(worker->welcome.first_port, worker->welcome.last_port, &worker->listener, &port, err);
+    if (status != INSPAN_OK) return status;
+    pthread_mutex_lock(&worker->mutex);
+    worker->port = port;
+    worker->bound = true;
+    session_send_bound(worker);
+    pthread_mutex_unlock(&worker->mutex);
+    return INSPAN_OK;
+}
+
+/* Until the agent has the end, but not for ever: the process's exit tells it too. */
+static void wait_for_bye(inspan_worker_t *worker)
+{
+    ns_t deadline = os_now() + bye_bound;
+    pthread_mutex_lock(&worker->mutex);
+    while (worker->welcomed && !worker->bye && !worker->agent_gone)
+        if (!os_cond_wait_until(&worker->changed, &worker->mutex, deadline)) break;
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* The socket's callbacks end first, then what they use. */
+static void destroy(inspan_worker_t *worker)
+{
+    if (worker->timer != 0) comm_io_timer_cancel(worker->io, worker->timer);
+    pthread_mutex_lock(&worker->mutex);
+    worker->closing = true;
+    int fd = worker->fd;
+    pthread_mutex_unlock(&worker->mutex);
+    if (fd >= 0) {
+        comm_io_remove(worker->io, fd);
+        close(fd);
+    }
+    views_close(worker);
+    if (worker->listener != NULL) comm_listener_close(worker->listener);
+    if (worker->io != NULL) comm_io_close(worker->io);
+    outbox_free(worker);
+    if (worker->cancel >= 0) close(worker->cancel);
+    os_cond_close(&worker->changed);
+    pthread_mutex_destroy(&worker->mutex);
+    free(worker);
+}
+
+static inspan_status_t open_steps(inspan_worker_t *worker, inspan_error_t *err)
+{
+    inspan_status_t status = os_random(&worker->incarnation, sizeof worker->incarnation);
+    if (status == INSPAN_OK && worker->cancel < 0)
+        status = error_set(err, INSPAN_LIMIT, "no descriptor left for the worker's session");
+    if (status == INSPAN_OK) status = meet_agent(worker, err);
+    if (status == INSPAN_OK) status = bind_data_port(worker, err);
+    if (status == INSPAN_OK && !worker->elastic) status = views_open_first(worker, err);
+    return status;
+}
+
+/* The agent's word, then what the opening found out; else it is this rank's own. Mutex held. */
+static void say_unopened(inspan_worker_t *worker, inspan_status_t status, const char *text)
+{
+    inspan_cause_t unopen = worker->unopen;
+    views_to_numbers(&worker->open, &unopen);
+    const inspan_cause_t *cause = worker->has_lost ? &worker->lost : NULL;
+    if (cause == NULL && unopen.status != INSPAN_OK) cause = &unopen;
+    if (worker->welcomed) session_say_end(worker, status, cause, text);
+}
+
+inspan_status_t worker_open_at(const char *path, bool elastic, inspan_worker_t **out, inspan_error_t *err)
+{
+    inspan_worker_t *worker = calloc(1, sizeof *worker);
+    inspan_error_t why = {.status = INSPAN_OK};
+    if (worker == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the worker's session");
+    if (strlen(path) >= sizeof worker->path) {
+        free(worker);
+        return error_set(err, INSPAN_INVALID, "$INSPAN_SOCKET is longer than %zu bytes",
+                         sizeof worker->path - 1);
+    }
+    pthread_mutex_init(&worker->mutex, NULL);
+    os_cond_open(&worker->changed);
+    memcpy(worker->path, path, strlen(path) + 1);
+    worker->fd = -1;
+    worker->elastic = elastic;
+    worker->cancel = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    views_fill(worker);
+    inspan_status_t status = open_steps(worker, &why);
+    if (status == INSPAN_OK) {
+        *out = worker;
+        return INSPAN_OK;
+    }
+    pthread_mutex_lock(&worker->mutex);
+    say_unopened(worker, status, why.text);
+    pthread_mutex_unlock(&worker->mutex);
+    wait_for_bye(worker);
+    destroy(worker);
+    if (err != NULL) *err = why;
+    return status;
+}
+
+/* ---- The public calls ------------------------------------------------------------------------ */
+
+static inspan_status_t open_here(bool elastic, inspan_worker_t **worker, inspan_error_t *err)
+{
+    const char *path = getenv("INSPAN_SOCKET");
+    if (path == NULL || path[0] == '\0')
+        return error_set(err, INSPAN_NOT_FOUND,
+                         "$INSPAN_SOCKET is not set: a worker is started by its agent (see `inspan train`)");
+    return worker_open_at(path, elastic, worker, err);
+}
+
+inspan_status_t inspan_worker_open(inspan_worker_t **worker, inspan_error_t *err)
+{
+    return open_here(false, worker, err);
+}
+
+inspan_status_t inspan_worker_attach(inspan_worker_t **worker, inspan_error_t *err)
+{
+    return open_here(true, worker, err);
+}
+
+inspan_views_t *inspan_worker_views(inspan_worker_t *worker)
+{
+    return &worker->views;
+}
+
+inspan_comm_t *inspan_worker_comm(inspan_worker_t *worker)
+{
+    return worker->comm;
+}
+
+uint64_t inspan_worker_view(const inspan_worker_t *worker)
+{
+    return worker->open.view;
+}
+
+uint32_t inspan_worker_threads(const inspan_worker_t *worker)
+{
+    return worker->welcome.threads;
+}
+
+int64_t inspan_worker_failure_timeout(const inspan_worker_t *worker)
+{
+    return worker->welcome.failure_timeout;
+}
+
+bool inspan_worker_cancelled(const inspan_worker_t *worker)
+{
+    return atomic_load(&worker->cancelled);
+}
+
+void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *progress)
+{
+    pthread_mutex_lock(&worker->mutex);
+    worker->progress = *progress;
+    worker->progress_changed = true;
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+static inspan_status_t barrier(inspan_comm_t *comm, ns_t bound)
+{
+    inspan_op_t *op = NULL;
+    inspan_status_t status = inspan_barrier(comm, &op);
+    if (status != INSPAN_OK) return status;
+    status = inspan_op_wait(op, bound);
+    if (status != INSPAN_TIMEOUT) return status;
+    inspan_comm_abort(comm, "a rank did not come to the end of the job in time");
+    while (inspan_op_wait(op, NS_PER_S) == INSPAN_TIMEOUT) {
+    }
+    return INSPAN_TIMEOUT;
+}
+
+static void set_over(inspan_worker_t *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    worker->over = true;
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+/*
+ * All ranks of a fixed job leave together: a rank that closes its sockets while another still has work to do
+ * (the lowest one writes the model) would look like a lost peer. The first barrier shows that all are
+ * through; from then on nothing that happens to the communicator is a failure. The second keeps a rank from
+ * closing before all have seen the first: one that stands still for less than failure_timeout (a lid, a swap)
+ * must still find the others there. In an elastic job the last commit has shown all that.
+ */
+static void leave_together(inspan_worker_t *worker)
+{
+    if (worker->elastic) {
+        set_over(worker);
+        return;
+    }
+    if (inspan_comm_world(worker->comm) == 1 || barrier(worker->comm, end_bound) != INSPAN_OK) return;
+    set_over(worker);
+    barrier(worker->comm, 2 * worker->welcome.failure_timeout);
+}
+
+/* The whole ledger goes before the end. Mutex held. */
+static void drain_outbox(inspan_worker_t *worker)
+{
+    const ns_t deadline = os_now() + bye_bound;
+    outbox_send(worker);
+    while (!outbox_is_sent(worker) && !worker->agent_gone)
+        if (!os_cond_wait_until(&worker->changed, &worker->mutex, deadline)) break;
+}
+
+/* Mutex held. *cause: of the poisoned communicator, in numbers; false: it is healthy, or there is none. */
+static bool find_cause(const inspan_worker_t *worker, inspan_cause_t *cause)
+{
+    if (worker->comm == NULL || !inspan_comm_cause(worker->comm, cause)) return false;
+    views_to_numbers(&worker->open, cause);
+    return true;
+}
+
+/* Of an elastic member the failure is its own, whatever the communicator says: that only ends a view. */
+static void say_failure(inspan_worker_t *worker, inspan_status_t status, const char *text)
+{
+    inspan_cause_t cause;
+    bool poisoned = find_cause(worker, &cause);
+    bool of_peer = poisoned && !worker->elastic;
+    if (worker->end_type == 0) session_send_tick(worker, os_now()); /* the last progress is part of the end */
+    session_say_end(worker, status, of_peer ? &cause : worker->has_lost ? &worker->lost : NULL, text);
+    if (!poisoned && worker->comm != NULL) inspan_comm_abort(worker->comm, text);
+}
+
+void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const char *text)
+{
+    pthread_mutex_lock(&worker->mutex);
+    say_failure(worker, status != INSPAN_OK ? status : INSPAN_INVALID, text);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text)
+{
+    inspan_cause_t cause;
+    if (text == NULL) text = "";
+    if (status == INSPAN_OK) leave_together(worker);
+    pthread_mutex_lock(&worker->mutex);
+    drain_outbox(worker);
+    if (status != INSPAN_OK) {
+        say_failure(worker, status, text);
+    } else {
+        if (worker->end_type == 0) session_send_tick(worker, os_now());
+        if (!worker->over && find_cause(worker, &cause))
+            session_say_end(worker, cause.status, &cause, cause.text); /* unless the handler has said it */
+        else
+            session_say_end(worker, INSPAN_OK, NULL, text);
+    }
+    worker->over = true;
+    pthread_mutex_unlock(&worker->mutex);
+    wait_for_bye(worker);
+    destroy(worker);
+}
