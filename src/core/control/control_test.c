@@ -147,6 +147,9 @@ static void act(harness_t *h)
                 h->killed[action.rank] += action.kill;
                 break;
             case CONTROL_CHANGED: break;
+            case CONTROL_TELL:
+            case CONTROL_ASK_TO_LEAVE:
+            case CONTROL_LOST_WORKER: fail_msg("only elastic jobs do that"); break;
             case CONTROL_ENDED:
                 assert_true(control_job_over(&h->job));
                 assert_int_equal(h->stored, h->job.state); /* stored before it is told */
@@ -417,7 +420,7 @@ static void reattached_agents_carry_the_job_on(void **state)
     memcpy(ranks, h.job.ranks, sizeof ranks);
     control_job_close(&h.job);
     assert_int_equal(control_job_open(&h.job, 7, &CONTROL_LIMITS_DEFAULT), INSPAN_OK);
-    assert_int_equal(control_job_restore(&h.job, CONTROL_STARTING, 0, ranks, 2, 0, h.now), INSPAN_OK);
+    assert_int_equal(control_job_restore(&h.job, CONTROL_STARTING, 0, ranks, 2, NULL, h.now), INSPAN_OK);
     control_report_t there = {.node = h.node_of[0], .rank = 0, .state = CONTROL_RANK_BOUND, .port = 7500};
     control_job_node_attached(&h.job, h.node_of[0], &there, 1, h.now);
     act(&h);
@@ -460,7 +463,9 @@ static void half_stored_ends_are_found_again(void **state)
         ranks[0].state = ranks[1].state = ends[i];
         control_job_close(&h.job);
         assert_int_equal(control_job_open(&h.job, 7, &CONTROL_LIMITS_DEFAULT), INSPAN_OK);
-        assert_int_equal(control_job_restore(&h.job, CONTROL_RUNNING, 0, ranks, 2, 1, h.now), INSPAN_OK);
+        assert_int_equal(
+            control_job_restore(&h.job, CONTROL_RUNNING, 0, ranks, 2, &(control_view_t){.number = 1}, h.now),
+            INSPAN_OK);
         act(&h);
         if (ends[i] == CONTROL_RANK_DONE) {
             assert_int_equal(h.job.state, CONTROL_DONE);

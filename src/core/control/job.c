@@ -13,7 +13,7 @@ void control_push(control_job_t *job, control_action_kind_t kind, uint32_t rank,
     (void)VEC_PUSH(&job->actions, (control_action_t){kind, rank, kill});
 }
 
-static bool reserve(control_job_t *job, uint32_t world)
+bool control_reserve(control_job_t *job, uint32_t world)
 {
     return vec_grow((void **)&job->actions.items, &job->actions.capacity, 8 * (size_t)world + 32,
                     sizeof *job->actions.items);
@@ -25,7 +25,7 @@ inspan_status_t control_job_open(control_job_t *job, uint64_t id, const control_
     job->id = id;
     job->limits = *limits;
     job->blame.rank = -1;
-    return reserve(job, 0) ? INSPAN_OK : INSPAN_NO_MEMORY;
+    return control_reserve(job, 0) ? INSPAN_OK : INSPAN_NO_MEMORY;
 }
 
 void control_job_close(control_job_t *job)
@@ -39,7 +39,7 @@ void control_job_close(control_job_t *job)
 static inspan_status_t take_ranks(control_job_t *job, const control_rank_t *ranks, uint32_t world)
 {
     control_rank_t *copy = malloc((world > 0 ? world : 1) * sizeof *copy);
-    if (copy == NULL || !reserve(job, world)) {
+    if (copy == NULL || !control_reserve(job, world)) {
         free(copy);
         return INSPAN_NO_MEMORY;
     }
@@ -49,20 +49,29 @@ static inspan_status_t take_ranks(control_job_t *job, const control_rank_t *rank
     return INSPAN_OK;
 }
 
+void control_rank_fresh(control_rank_t *rank, ns_t until)
+{
+    rank->state = CONTROL_RANK_ASSIGNED;
+    rank->port = 0;
+    rank->pid = 0;
+    rank->incarnation = 0;
+    rank->attached = true;
+    rank->alive = true;
+    rank->full = rank->broke = rank->leaving = false;
+    rank->blames = CONTROL_NO_BLAME;
+    rank->view = 0;
+    rank->until = until;
+    rank->speed = 0;
+    rank->why[0] = '\0';
+}
+
 inspan_status_t control_job_start(control_job_t *job, const control_rank_t *ranks, uint32_t world, ns_t now)
 {
-    if (job->state != CONTROL_QUEUED || world == 0 || world > CONTROL_WORLD_MAX) return INSPAN_INVALID;
+    uint32_t most = job->elastic ? CONTROL_ELASTIC_MAX : CONTROL_WORLD_MAX;
+    if (job->state != CONTROL_QUEUED || world == 0 || world > most) return INSPAN_INVALID;
     inspan_status_t status = take_ranks(job, ranks, world);
     if (status != INSPAN_OK) return status;
-    for (uint32_t r = 0; r < world; r++) {
-        control_rank_t *rank = &job->ranks[r];
-        rank->state = CONTROL_RANK_ASSIGNED;
-        rank->port = 0;
-        rank->pid = 0;
-        rank->incarnation = 0;
-        rank->attached = true;
-        rank->alive = true;
-    }
+    for (uint32_t r = 0; r < world; r++) control_rank_fresh(&job->ranks[r], now + job->limits.start);
     job->state = CONTROL_STARTING;
     job->reason[0] = '\0';
     job->deadline = now + job->limits.start;
@@ -73,20 +82,26 @@ inspan_status_t control_job_start(control_job_t *job, const control_rank_t *rank
 }
 
 inspan_status_t control_job_restore(control_job_t *job, control_state_t state, control_state_t outcome,
-                                    const control_rank_t *ranks, uint32_t world, uint64_t view, ns_t now)
+                                    const control_rank_t *ranks, uint32_t world, const control_view_t *view,
+                                    ns_t now)
 {
     inspan_status_t status = take_ranks(job, ranks, world);
     if (status != INSPAN_OK) return status;
     for (uint32_t r = 0; r < world; r++) {
         control_rank_t *rank = &job->ranks[r];
-        rank->attached = false;
+        rank->attached = rank->broke = false;
         rank->alive = rank->state != CONTROL_RANK_DONE && rank->state != CONTROL_RANK_FAILED;
+        rank->blames = CONTROL_NO_BLAME;
     }
     job->state = state;
     job->outcome = outcome;
-    job->view = view;
+    if (view != NULL) {
+        job->view = view->number;
+        job->members = *view;
+    }
     if (state == CONTROL_STARTING) job->deadline = now + job->limits.start;
     if (state == CONTROL_ENDING) job->deadline = now;
+    if (job->elastic) control_views_restore(job, now);
     control_maybe_over(job, now); /* the last DONE was stored, the end of the job no more */
     return INSPAN_OK;
 }
@@ -120,12 +135,17 @@ bool control_job_quiet(const control_job_t *job)
 
 bool control_job_holds(const control_job_t *job, uint64_t node)
 {
-    for (uint32_t r = 0; r < job->world; r++)
-        if (job->ranks[r].node == node && (job->ranks[r].alive || !control_job_over(job))) return true;
+    for (uint32_t r = 0; r < job->world; r++) {
+        const control_rank_t *rank = &job->ranks[r];
+        if (rank->node != node) continue;
+        /* elastic: one that is out holds its node as long as its process exists */
+        bool used = !control_job_over(job) && !(job->elastic && rank->state > CONTROL_RANK_RUNNING);
+        if (rank->alive || used) return true;
+    }
     return false;
 }
 
-static void be_over(control_job_t *job, control_state_t state, ns_t now)
+void control_be_over(control_job_t *job, control_state_t state, ns_t now)
 {
     job->state = state;
     job->deadline = now + job->limits.gone;
@@ -137,14 +157,15 @@ static void be_over(control_job_t *job, control_state_t state, ns_t now)
 void control_maybe_over(control_job_t *job, ns_t now)
 {
     if (job->state == CONTROL_ENDING) {
-        if (!any_active(job)) be_over(job, job->outcome, now);
+        if (!any_active(job)) control_be_over(job, job->outcome, now);
         return;
     }
+    if (job->elastic) return; /* control_views_move */
     if (job->state != CONTROL_RUNNING && job->state != CONTROL_STARTING) return;
     for (uint32_t r = 0; r < job->world; r++)
         if (job->ranks[r].state != CONTROL_RANK_DONE) return;
     job->reason[0] = '\0';
-    be_over(job, CONTROL_DONE, now);
+    control_be_over(job, CONTROL_DONE, now);
 }
 
 static void stop_all(control_job_t *job, bool kill)
@@ -152,7 +173,7 @@ static void stop_all(control_job_t *job, bool kill)
     /* also those that said FAILED: the agent knows best whether the process is gone */
     for (uint32_t r = 0; r < job->world; r++) {
         const control_rank_t *rank = &job->ranks[r];
-        if (rank->attached && rank->state != CONTROL_RANK_DONE && (rank->alive || kill))
+        if (rank->attached && rank->state != CONTROL_RANK_DONE && (rank->alive || (kill && !job->elastic)))
             control_push(job, CONTROL_STOP_WORKER, r, kill);
     }
 }
@@ -207,14 +228,15 @@ static void advance_start(control_job_t *job)
     }
 }
 
-static void start_timed_out(control_job_t *job, ns_t now)
+void control_start_timed_out(control_job_t *job, ns_t now)
 {
     static const char *const missing[] = {
         [CONTROL_RANK_ASSIGNED] = "its worker did not start",
         [CONTROL_RANK_STARTED] = "its worker did not bind a data port",
         [CONTROL_RANK_BOUND] = "its worker did not reach all others",
     };
-    control_rank_state_t needed = job->view == 0 ? CONTROL_RANK_BOUND : CONTROL_RANK_READY;
+    bool announced = job->elastic ? job->members.n > 0 : job->view != 0;
+    control_rank_state_t needed = announced ? CONTROL_RANK_READY : CONTROL_RANK_BOUND;
     inspan_cause_t cause = {
         .status = INSPAN_TIMEOUT, .rank = -1, .noticed_by = -1, .waited_ns = job->limits.start};
     char text[CONTROL_REASON_MAX];
@@ -267,6 +289,10 @@ static bool is_later_word(const control_job_t *job, const control_report_t *repo
 
 void control_job_report(control_job_t *job, const control_report_t *report, ns_t now)
 {
+    if (job->elastic) {
+        control_views_report(job, report, now);
+        return;
+    }
     if (take_report(job, report)) {
         control_rank_state_t state = report->state;
         bool finished = state == CONTROL_RANK_DONE || state == CONTROL_RANK_FAILED;
@@ -324,14 +350,22 @@ static void rank_attached(control_job_t *job, uint32_t r, const control_report_t
 void control_job_node_attached(control_job_t *job, uint64_t node, const control_report_t *reports, uint32_t n,
                                ns_t now)
 {
-    for (uint32_t r = 0; r < job->world; r++)
-        if (job->ranks[r].node == node) rank_attached(job, r, find_report(reports, n, r), now);
+    for (uint32_t r = 0; r < job->world; r++) {
+        if (job->ranks[r].node != node) continue;
+        if (job->elastic)
+            control_views_attached(job, r, find_report(reports, n, r), now);
+        else
+            rank_attached(job, r, find_report(reports, n, r), now);
+    }
 }
 
 void control_job_node_broke(control_job_t *job, uint64_t node)
 {
     for (uint32_t r = 0; r < job->world; r++)
-        if (job->ranks[r].node == node) job->ranks[r].attached = false;
+        if (job->ranks[r].node == node) {
+            job->ranks[r].attached = false;
+            job->ranks[r].broke = true;
+        }
 }
 
 void control_job_node_gone(control_job_t *job, uint64_t node, const char *text, ns_t now)
@@ -342,20 +376,25 @@ void control_job_node_gone(control_job_t *job, uint64_t node, const char *text, 
         rank->attached = false;
         rank->alive = false;
         if (rank->state == CONTROL_RANK_DONE || rank->state == CONTROL_RANK_FAILED) continue;
-        rank->state = CONTROL_RANK_FAILED;
-        inspan_cause_t cause = {.status = INSPAN_PEER_LOST, .noticed_by = -1};
+        inspan_cause_t cause = {.status = INSPAN_PEER_LOST, .rank = (int32_t)r, .noticed_by = -1};
         snprintf(cause.text, sizeof cause.text, "node %s: %s", rank->node_name, text);
+        if (job->elastic) {
+            control_views_lost(job, r, &cause, now);
+            continue;
+        }
+        rank->state = CONTROL_RANK_FAILED;
         control_push(job, CONTROL_CHANGED, r, false);
         control_evidence_root(job, r, &cause, now);
     }
     control_maybe_over(job, now);
+    control_views_move(job, now);
 }
 
 void control_job_cancel(control_job_t *job, const char *text, ns_t now)
 {
     if (job->state == CONTROL_QUEUED) {
         snprintf(job->reason, sizeof job->reason, "%s", text);
-        be_over(job, CONTROL_CANCELLED, now);
+        control_be_over(job, CONTROL_CANCELLED, now);
     } else if (job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING) {
         control_end(job, CONTROL_CANCELLED, text, NULL, now);
     }
@@ -371,7 +410,8 @@ static void tick_ending(control_job_t *job, ns_t now)
         control_maybe_over(job, now);
         return;
     }
-    be_over(job, job->outcome, now); /* its processes are held against their nodes until they are gone */
+    control_be_over(job, job->outcome,
+                    now); /* its processes are held against their nodes until they are gone */
 }
 
 /* The job is over; what is left is that its nodes get free. */
@@ -392,8 +432,12 @@ void control_job_tick(control_job_t *job, ns_t now)
     case CONTROL_QUEUED: break;
     case CONTROL_STARTING:
     case CONTROL_RUNNING:
+        if (job->elastic) {
+            control_views_tick(job, now);
+            break;
+        }
         control_settle(job, now, false);
-        if (job->state == CONTROL_STARTING && now >= job->deadline) start_timed_out(job, now);
+        if (job->state == CONTROL_STARTING && now >= job->deadline) control_start_timed_out(job, now);
         break;
     case CONTROL_ENDING: tick_ending(job, now); break;
     case CONTROL_DONE:
@@ -413,6 +457,7 @@ void control_job_tick(control_job_t *job, ns_t now)
 void control_job_acted(control_job_t *job)
 {
     job->actions.n = 0;
+    job->growing = 0;
 }
 
 bool control_job_unstored(control_job_t *job, control_action_kind_t kind, const char *text, ns_t now)
@@ -422,6 +467,10 @@ bool control_job_unstored(control_job_t *job, control_action_kind_t kind, const 
     if (control_job_over(job)) {
         job->unstored = true; /* not told to anybody before it is stored */
         job->retry_at = now + NS_PER_S;
+        return true;
+    }
+    if (job->elastic && (kind == CONTROL_STORE_VIEW || job->growing > 0)) {
+        control_views_unstored(job, kind, now);
         return true;
     }
     char reason[CONTROL_REASON_MAX];
@@ -447,6 +496,7 @@ const char *control_state_text(control_state_t state)
 
 const char *control_rank_state_text(control_rank_state_t state)
 {
-    static const char *const texts[] = {"assigned", "started", "bound", "ready", "running", "done", "failed"};
+    static const char *const texts[] = {"assigned", "started", "bound", "ready",
+                                        "running",  "left",    "done",  "failed"};
     return texts[state];
 }

@@ -1,6 +1,7 @@
 /*
- * The controller of one job, pure: events and times in, actions out. Members are fixed here (view 1); a view
- * number is never used twice, so that changing members can follow.
+ * The controller of one job, pure: events and times in, actions out. Two kinds of job: one whose members are
+ * fixed (view 1; the loss of one ends it), and an elastic one, whose members change from view to view
+ * (below). A view number is never used twice.
  *
  *            placed            all ranks READY            all ranks DONE
  *   QUEUED ---------> STARTING ----------------> RUNNING ----------------> DONE
@@ -26,6 +27,27 @@
  * between two steps, and killed after limits.cancel. A node is held until the job's process on it is gone:
  * control_job_holds.
  *
+ * Elastic jobs (control_job_elastic; rules: docs/step-protocol.md). ranks[] are then the workers of the job,
+ * numbered once in the order of their start: the array only grows, and one that was lost or has left never
+ * returns. A view is a list of these numbers, growing (newcomers rank after all members).
+ *
+ *              all started are BOUND, at least min
+ *   GATHERING ------------------------------------> view w (first) --- loss, leave, blame, join ---> view w+1
+ * ... ^                                              |
+ *       +----- view w+1 without members (fence) <------+ no full member is left: a new lineage, from the last
+ *                                                        registered checkpoint
+ *
+ *   - A root takes its worker out at once: view w+1 goes on without it; its agent kills what is left of it. A
+ *     failure that would repeat anywhere (control_repeats) ends the job, and so do limits.in_a_row losses
+ *     without a committed step between them.
+ *   - A blame alone waits limits.settle for the root. Then: a connection that was open before broke, and it
+ *     is the first time since a step was committed: the same members in a new view. Else the member that most
+ *     others blame goes; equal: the one whose agent broke, the slower, the higher number.
+ *   - Newcomers (control_job_wants, control_job_grow) join when they are BOUND and the present view is open
+ *     on all its members, in the order of their numbers; one that does not bind in time is dropped.
+ *   - Fewer than min are left: no view until newcomers are BOUND.
+ *   - The end: a member is DONE and the result is registered, or all members are DONE.
+ *
  * After every call the owner carries out job->actions in their order, then calls control_job_acted. When an
  * action that stores fails: control_job_unstored. Nothing blocks; single thread; all memory is the job's.
  */
@@ -40,8 +62,11 @@
 #include "base/units.h"
 #include "base/vec.h"
 
-#define CONTROL_REASON_MAX 512
-#define CONTROL_WORLD_MAX  256
+#define CONTROL_REASON_MAX  512
+#define CONTROL_WORLD_MAX   256  /* members of one view */
+#define CONTROL_ELASTIC_MAX 64   /* of an elastic job: the step machine's cap */
+#define CONTROL_RANKS_MAX   1024 /* workers that a job ever has */
+#define CONTROL_STEPS_NEAR  3    /* so close to its end a job takes no newcomer: it would only listen */
 
 typedef enum control_state {
     CONTROL_QUEUED,
@@ -59,8 +84,9 @@ typedef enum control_rank_state {
     CONTROL_RANK_BOUND,
     CONTROL_RANK_READY,
     CONTROL_RANK_RUNNING,
+    CONTROL_RANK_LEFT, /* handed over its work; elastic jobs only */
     CONTROL_RANK_DONE,
-    CONTROL_RANK_FAILED
+    CONTROL_RANK_FAILED /* elastic: or taken out; its process may still exist */
 } control_rank_state_t;
 
 typedef struct control_rank {
@@ -73,7 +99,19 @@ typedef struct control_rank {
     uint64_t incarnation; /* of the worker */
     bool attached;        /* its agent's stream is up */
     bool alive;           /* its process may exist */
+
+    /* elastic jobs */
+    bool full;      /* holds weights and optimiser state whole */
+    bool broke;     /* its agent's stream broke in this life of the manager */
+    bool leaving;   /* was asked to leave */
+    int32_t blames; /* whom it blames for the present view; -1 nobody in particular, CONTROL_NO_BLAME */
+    uint64_t view;  /* newest whose communicator it had open */
+    ns_t until;     /* BOUND is due, or (taken out, alive) the next kill */
+    double speed;   /* samples per second */
+    char why[160];  /* it was taken out: "killed by signal 9 (Killed)" */
 } control_rank_t;
+
+#define CONTROL_NO_BLAME (-2)
 
 typedef enum control_action_kind {
     CONTROL_STORE,      /* the job and all its ranks, durably, before the actions that follow */
@@ -84,6 +122,9 @@ typedef enum control_action_kind {
     CONTROL_ANNOUNCE_VIEW, /* to one rank */
     CONTROL_MEMBER_LOST,   /* job->cause, to one rank */
     CONTROL_STOP_WORKER,   /* one rank; kill: by signal */
+    CONTROL_ASK_TO_LEAVE,  /* one rank */
+    CONTROL_LOST_WORKER,   /* one rank was lost by its machine's or its own doing: its node cools down */
+    CONTROL_TELL,          /* job->news, for people */
     CONTROL_CHANGED,       /* the job's state changed: tell who watches */
     CONTROL_ENDED          /* DONE, FAILED or CANCELLED for good; exactly once */
 } control_action_kind_t;
@@ -95,18 +136,29 @@ typedef struct control_action {
 } control_action_t;
 
 typedef struct control_limits {
-    ns_t start;  /* from placement to all READY */
-    ns_t settle; /* blame to verdict */
-    ns_t leave;  /* failed: verdict to kill */
-    ns_t cancel; /* cancelled: request to kill */
-    ns_t gone;   /* kill to the end without confirmation; also how often a kill is repeated */
+    ns_t start;        /* from placement to all READY */
+    ns_t settle;       /* blame to verdict; elastic: also from the first newcomer BOUND to its view */
+    ns_t leave;        /* failed: verdict to kill */
+    ns_t cancel;       /* cancelled: request to kill */
+    ns_t gone;         /* kill to the end without confirmation; also how often a kill is repeated */
+    ns_t opened;       /* elastic: so long a view that does not open keeps newcomers waiting */
+    uint32_t in_a_row; /* elastic: losses (at most one a second counts) without a step between */
 } control_limits_t;
 
 #define CONTROL_LIMITS_DEFAULT                                                                               \
     (control_limits_t)                                                                                       \
     {                                                                                                        \
-        60 * NS_PER_S, 500 * NS_PER_MS, 250 * NS_PER_MS, 10 * NS_PER_S, 3 * NS_PER_S                         \
+        60 * NS_PER_S, 500 * NS_PER_MS, 250 * NS_PER_MS, 10 * NS_PER_S, 3 * NS_PER_S, 10 * NS_PER_S, 5       \
     }
+#define CONTROL_SETTLE_ELASTIC (100 * NS_PER_MS)
+
+/* The members of a view by their numbers, growing. None: a fence before a new lineage. */
+typedef struct control_view {
+    uint64_t number; /* 0: none yet */
+    bool first;      /* of a lineage: every member starts full, nobody reconciles */
+    uint32_t n;
+    uint32_t members[CONTROL_WORLD_MAX];
+} control_view_t;
 
 typedef struct control_job {
     uint64_t id;
@@ -119,6 +171,13 @@ typedef struct control_job {
     control_rank_t *ranks;
     uint64_t view; /* newest; 0: none yet */
     control_limits_t limits;
+    bool elastic;
+    uint32_t min_nodes, max_nodes;
+    control_view_t members; /* of the newest view; elastic jobs */
+    uint64_t step, steps;   /* as the reports say: the last one committed, of how many; 0 unknown */
+    uint32_t workers_lost;
+    bool has_result;               /* it is registered */
+    char news[CONTROL_REASON_MAX]; /* what the newest view changed; "": nothing to say */
     vec_of(control_action_t) actions;
 
     /* the rest is the controller's own */
@@ -128,6 +187,18 @@ typedef struct control_job {
     ns_t retry_at;
     inspan_cause_t blame, root;
     bool has_root;
+    bool changed;                     /* elastic: a member was lost or left: the next view is due */
+    bool retry;                       /* the next view has the same members */
+    bool waiting;                     /* fewer than min */
+    bool retried;                     /* the same members had another view since a step was committed */
+    uint32_t growing;                 /* newest ranks that are not stored yet */
+    bool fence;                       /* the view without members could not be stored yet */
+    uint64_t last_view;               /* the highest number ever tried */
+    char pending[CONTROL_REASON_MAX]; /* of the news of the next view */
+    uint32_t in_a_row;
+    ns_t counted_at; /* the last loss that counted */
+    ns_t issued_at, join_at, again_at;
+    control_view_t before; /* the view before `members`, should that one not be stored */
 } control_job_t;
 
 /* One report of a worker's state, from the agent of `node`. */
@@ -142,20 +213,30 @@ typedef struct control_report {
     int32_t exit_code, exit_signal;
     bool has_cause;
     inspan_cause_t cause;
+    bool full, has_blame;
+    uint64_t blame_view;
+    inspan_cause_t blame;
+    uint64_t step, steps; /* 0: not said */
+    double speed;
 } control_report_t;
 
 /* A job in QUEUED. NO_MEMORY. */
 inspan_status_t control_job_open(control_job_t *job, uint64_t id, const control_limits_t *limits);
 void control_job_close(control_job_t *job);
 
+/* QUEUED, or just opened: members may change, between min and max (at most CONTROL_ELASTIC_MAX). */
+void control_job_elastic(control_job_t *job, uint32_t min_nodes, uint32_t max_nodes);
+
 /* QUEUED -> STARTING. ranks (world) is copied: node, node_name, address of each. INVALID (not queued, no
  * ranks), NO_MEMORY: nothing changed. */
 inspan_status_t control_job_start(control_job_t *job, const control_rank_t *ranks, uint32_t world, ns_t now);
 
 /* What the registry knew about an unfinished job, after a restart of the manager; no agent is attached yet.
- * Its actions are to be carried out. NO_MEMORY. */
+ * view: the newest stored; NULL: none. Elastic: after control_job_elastic; ranks say `full` as it was stored;
+ * members get the view again as their agents attach. Its actions are to be carried out. NO_MEMORY. */
 inspan_status_t control_job_restore(control_job_t *job, control_state_t state, control_state_t outcome,
-                                    const control_rank_t *ranks, uint32_t world, uint64_t view, ns_t now);
+                                    const control_rank_t *ranks, uint32_t world, const control_view_t *view,
+                                    ns_t now);
 
 /* After control_job_restore: what the registry knows of the ranks that had FAILED, so that the verdict is
  * found again. Only the best evidence counts; a blame waits for the agent of the rank blamed, at most
@@ -172,6 +253,17 @@ void control_job_node_broke(control_job_t *job, uint64_t node);
 /* Lost or left for good; text: "agent silent for 5.0 s". */
 void control_job_node_gone(control_job_t *job, uint64_t node, const char *text, ns_t now);
 
+/* Elastic: how many more nodes the job would take now; 0 near its end. Ask again after each control_job_grow.
+ */
+uint32_t control_job_wants(const control_job_t *job);
+/* A worker more, with the next number: node, its names and address are copied. INVALID: not wanted, or the
+ * node is held by this job; NO_MEMORY. */
+inspan_status_t control_job_grow(control_job_t *job, const control_rank_t *rank, ns_t now);
+/* Elastic: its worker on this node is to hand over its work and go. Repeated as its agent attaches again. */
+void control_job_leave(control_job_t *job, uint64_t node, ns_t now);
+/* The final model is registered. */
+void control_job_result(control_job_t *job, ns_t now);
+
 void control_job_cancel(control_job_t *job, const char *text, ns_t now); /* an ended job: no effect */
 void control_job_tick(control_job_t *job, ns_t now);
 
@@ -183,6 +275,12 @@ bool control_job_unstored(control_job_t *job, control_action_kind_t kind, const 
 bool control_job_over(const control_job_t *job);  /* DONE, FAILED, CANCELLED */
 bool control_job_quiet(const control_job_t *job); /* over and no process left: needs no more ticks */
 bool control_job_holds(const control_job_t *job, uint64_t node);
+/* Is this worker a member of the newest view? Not elastic: every rank is. */
+bool control_job_member(const control_job_t *job, uint32_t rank);
+/* Workers that are neither out nor done. */
+uint32_t control_job_active(const control_job_t *job);
+/* A failure of a worker's own that any other machine would meet, too. */
+bool control_repeats(inspan_status_t status);
 
 /* For people and tools: ENDING, and an end that is not stored yet, read "running". */
 const char *control_job_text(const control_job_t *job);

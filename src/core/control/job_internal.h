@@ -6,6 +6,9 @@
 
 void control_push(control_job_t *job, control_action_kind_t kind, uint32_t rank, bool kill);
 
+/* Of a worker that is about to be started. */
+void control_rank_fresh(control_rank_t *rank, ns_t until);
+
 /* Is this a rank whose process may still take part? */
 static inline bool control_rank_active(const control_rank_t *rank)
 {
@@ -22,5 +25,23 @@ void control_maybe_over(control_job_t *job, ns_t now);
 void control_evidence_report(control_job_t *job, const control_report_t *report, ns_t now);
 void control_evidence_root(control_job_t *job, uint32_t rank, const inspan_cause_t *cause, ns_t now);
 void control_settle(control_job_t *job, ns_t now, bool at_once);
+/* What a report says of the end of its worker, complete: rank, node, address, text. */
+inspan_cause_t control_cause_of(const control_job_t *job, const control_report_t *report);
+/* Room for the actions that one event can cause with so many ranks. */
+bool control_reserve(control_job_t *job, uint32_t world);
+void control_be_over(control_job_t *job, control_state_t state, ns_t now);
+void control_start_timed_out(control_job_t *job, ns_t now);
+void control_describe(const inspan_cause_t *cause, char *text, size_t size);
+
+/* Elastic jobs: views.c. */
+void control_views_restore(control_job_t *job, ns_t now);
+void control_views_report(control_job_t *job, const control_report_t *report, ns_t now);
+void control_views_attached(control_job_t *job, uint32_t r, const control_report_t *report, ns_t now);
+/* Its process or its node is gone, whatever it says. */
+void control_views_lost(control_job_t *job, uint32_t r, const inspan_cause_t *cause, ns_t now);
+void control_views_tick(control_job_t *job, ns_t now);
+void control_views_unstored(control_job_t *job, control_action_kind_t kind, ns_t now);
+/* At the end of every event: issue the view, or the end, that is due. */
+void control_views_move(control_job_t *job, ns_t now);
 
 #endif

@@ -48,7 +48,7 @@ static bool names_culprit(const inspan_cause_t *cause, const char *text)
     return mentions(text, node) || (mentions(text, rank) && mentions(text, cause->node));
 }
 
-static void describe(const inspan_cause_t *cause, char *text, size_t size)
+void control_describe(const inspan_cause_t *cause, char *text, size_t size)
 {
     const char *what = cause->text[0] != '\0' ? cause->text : inspan_status_text(cause->status);
     if (cause->rank < 0 || names_culprit(cause, what))
@@ -62,7 +62,7 @@ static void describe(const inspan_cause_t *cause, char *text, size_t size)
 static void verdict(control_job_t *job, const inspan_cause_t *cause, ns_t now)
 {
     char text[CONTROL_REASON_MAX];
-    describe(cause, text, sizeof text);
+    control_describe(cause, text, sizeof text);
     control_end(job, CONTROL_FAILED, text, cause, now);
 }
 
@@ -128,23 +128,44 @@ static bool is_root(const control_report_t *report)
     }
 }
 
+/* As it was reported; one that says nothing is about its speaker. */
+static inspan_cause_t reported_cause(const control_report_t *report)
+{
+    inspan_cause_t cause = report->cause;
+    if (report->has_cause) return cause;
+    memset(&cause, 0, sizeof cause);
+    cause.rank = (int32_t)report->rank;
+    cause.noticed_by = -1;
+    return cause;
+}
+
+static void fill_text(const control_job_t *job, const control_report_t *report, inspan_cause_t *cause)
+{
+    if (cause->text[0] != '\0') return;
+    if (report->exit_signal != 0)
+        snprintf(cause->text, sizeof cause->text, "worker killed by signal %d (%s)", report->exit_signal,
+                 strsignal(report->exit_signal));
+    else
+        snprintf(cause->text, sizeof cause->text,
+                 "worker exited with code %d; see `inspan logs %llu --rank %u`", report->exit_code,
+                 (unsigned long long)job->id, report->rank);
+}
+
+inspan_cause_t control_cause_of(const control_job_t *job, const control_report_t *report)
+{
+    inspan_cause_t cause = reported_cause(report);
+    if (cause.rank < 0) cause.rank = (int32_t)report->rank;
+    fill_text(job, report, &cause);
+    complete_cause(job, &cause);
+    return cause;
+}
+
 void control_evidence_report(control_job_t *job, const control_report_t *report, ns_t now)
 {
     if (job->state != CONTROL_STARTING && job->state != CONTROL_RUNNING) return;
-    inspan_cause_t cause = report->cause;
-    if (!report->has_cause) {
-        memset(&cause, 0, sizeof cause);
-        cause.rank = (int32_t)report->rank;
-        cause.noticed_by = -1;
-    }
+    inspan_cause_t cause = reported_cause(report);
     if (is_root(report)) {
-        if (cause.text[0] == '\0' && report->exit_signal != 0)
-            snprintf(cause.text, sizeof cause.text, "worker killed by signal %d (%s)", report->exit_signal,
-                     strsignal(report->exit_signal));
-        else if (cause.text[0] == '\0')
-            snprintf(cause.text, sizeof cause.text,
-                     "worker exited with code %d; see `inspan logs %llu --rank %u`", report->exit_code,
-                     (unsigned long long)job->id, report->rank);
+        fill_text(job, report, &cause);
         control_evidence_root(job, report->rank, &cause, now);
         return;
     }
@@ -181,6 +202,18 @@ static const control_report_t *best_evidence(const control_report_t *reports, ui
 
 void control_job_recall(control_job_t *job, const control_report_t *reports, uint32_t n, ns_t now)
 {
+    if (job->elastic) { /* who is out is known from the states; only what repeats ends the job */
+        for (uint32_t i = 0; i < n; i++)
+            if (reports[i].rank < job->world && control_job_member(job, reports[i].rank) &&
+                job->ranks[reports[i].rank].full && reports[i].exit_signal == 0 &&
+                control_repeats(reports[i].cause.status)) {
+                inspan_cause_t cause = control_cause_of(job, &reports[i]);
+                if (job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING)
+                    verdict(job, &cause, now);
+            }
+        control_views_move(job, now);
+        return;
+    }
     const control_report_t *best = best_evidence(reports, n);
     if (best == NULL || best->rank >= job->world) return;
     control_evidence_report(job, best, now);

@@ -106,17 +106,19 @@ static void fill_view(const fleet_job_t *job, view_message_t *message)
     inspan__v1__view__init(&message->view);
     message->view.job_id = control->id;
     message->view.view = control->view;
-    message->view.n_members = control->world;
+    message->view.n_members = control->elastic ? control->members.n : control->world;
     message->view.members = message->pointers;
-    for (uint32_t r = 0; r < control->world; r++) {
-        Inspan__V1__Member *member = &message->members[r];
+    message->view.first = control->elastic && control->members.first;
+    for (uint32_t i = 0; i < message->view.n_members; i++) {
+        uint32_t r = control->elastic ? control->members.members[i] : i;
+        Inspan__V1__Member *member = &message->members[i];
         inspan__v1__member__init(member);
         member->rank = r;
         member->node = (char *)control->ranks[r].node_name;
         member->address = (char *)control->ranks[r].address;
         member->port = control->ranks[r].port;
         member->incarnation = control->ranks[r].incarnation;
-        message->pointers[r] = member;
+        message->pointers[i] = member;
     }
 }
 
@@ -200,14 +202,15 @@ static void send_lost(fleet_t *fleet, fleet_job_t *job, uint32_t r)
     send_to_rank(fleet, job, r, &down);
 }
 
-static void send_stop(fleet_t *fleet, fleet_job_t *job, uint32_t r, bool kill)
+static void send_stop(fleet_t *fleet, fleet_job_t *job, uint32_t r, bool kill, bool leave)
 {
     Inspan__V1__StopWorker stop = INSPAN__V1__STOP_WORKER__INIT;
     Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
     stop.job_id = job->control.id;
     stop.rank = r;
     stop.kill = kill;
-    stop.reason = job->control.reason;
+    stop.leave = leave;
+    stop.reason = job->control.reason[0] != '\0' ? job->control.reason : job->control.ranks[r].why;
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_STOP;
     down.stop = &stop;
     send_to_rank(fleet, job, r, &down);
@@ -217,7 +220,8 @@ static void send_stop(fleet_t *fleet, fleet_job_t *job, uint32_t r, bool kill)
 static const char *news(fleet_job_t *job, char *text, size_t size)
 {
     control_job_t *control = &job->control;
-    if (control->view != job->told_view) {
+    uint32_t n = control->elastic ? control_job_active(control) : control->world;
+    if (!control->elastic && control->view != job->told_view) {
         job->told_view = control->view;
         snprintf(text, size, "view %llu: %u rank%s", (unsigned long long)control->view, control->world,
                  control->world == 1 ? "" : "s");
@@ -229,14 +233,14 @@ static const char *news(fleet_job_t *job, char *text, size_t size)
     switch (control->state) {
     case CONTROL_QUEUED: snprintf(text, size, "queued"); break;
     case CONTROL_STARTING:
+        if (n == 0) return NULL; /* a new lineage, for which no node is there yet */
         used = snprintf(text, size, "starting on");
-        for (uint32_t r = 0; r < control->world && (size_t)used < size; r++)
-            used += snprintf(text + used, size - (size_t)used, "%s %s", r > 0 ? "," : "",
-                             control->ranks[r].node_name);
+        for (uint32_t r = 0, named = 0; r < control->world && (size_t)used < size; r++)
+            if (!control->elastic || control->ranks[r].state < CONTROL_RANK_LEFT)
+                used += snprintf(text + used, size - (size_t)used, "%s %s", named++ > 0 ? "," : "",
+                                 control->ranks[r].node_name);
         break;
-    case CONTROL_RUNNING:
-        snprintf(text, size, "running on %u node%s", control->world, control->world == 1 ? "" : "s");
-        break;
+    case CONTROL_RUNNING: snprintf(text, size, "running on %u node%s", n, n == 1 ? "" : "s"); break;
     case CONTROL_ENDING: snprintf(text, size, "ending: %s", control->reason); break;
     case CONTROL_DONE: snprintf(text, size, "done"); break;
     case CONTROL_FAILED: snprintf(text, size, "failed: %s", control->reason); break;
@@ -258,6 +262,21 @@ static void changed(fleet_t *fleet, fleet_job_t *job)
         return; /* told once it is stored, with everything that belongs to it */
     const char *line = news(job, text, sizeof text);
     if (line != NULL) record(fleet, job, line);
+    fleet->ports.job_changed(fleet->ports.context, job, line, false);
+}
+
+/* Views come and go while the job runs on. */
+static void tell(fleet_t *fleet, fleet_job_t *job)
+{
+    char line[CONTROL_REASON_MAX + 32];
+    const control_job_t *control = &job->control;
+    if (control->news[0] == '\0') return;
+    if (control->view != job->told_view)
+        snprintf(line, sizeof line, "view %llu: %s", (unsigned long long)control->view, control->news);
+    else
+        snprintf(line, sizeof line, "%s", control->news);
+    job->told_view = control->view;
+    record(fleet, job, line);
     fleet->ports.job_changed(fleet->ports.context, job, line, false);
 }
 
@@ -305,7 +324,10 @@ static bool act_once(fleet_t *fleet, fleet_job_t *job, const control_action_t *a
     case CONTROL_START_WORKER: send_start(fleet, job, action->rank); break;
     case CONTROL_ANNOUNCE_VIEW: send_view(fleet, job, action->rank); break;
     case CONTROL_MEMBER_LOST: send_lost(fleet, job, action->rank); break;
-    case CONTROL_STOP_WORKER: send_stop(fleet, job, action->rank, action->kill); break;
+    case CONTROL_STOP_WORKER: send_stop(fleet, job, action->rank, action->kill, false); break;
+    case CONTROL_ASK_TO_LEAVE: send_stop(fleet, job, action->rank, false, true); break;
+    case CONTROL_LOST_WORKER: break;
+    case CONTROL_TELL: tell(fleet, job); break;
     case CONTROL_CHANGED: changed(fleet, job); break;
     case CONTROL_ENDED: ended(fleet, job); break;
     }

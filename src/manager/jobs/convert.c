@@ -46,9 +46,9 @@ void convert_cause(const Inspan__V1__Failure *failure, inspan_cause_t *cause)
     memset(cause, 0, sizeof *cause);
     cause->status = (inspan_status_t)failure->status;
     if (failure->status == INSPAN_OK || failure->status > INSPAN_INTERNAL) cause->status = INSPAN_JOB_FAILED;
-    cause->rank = failure->rank >= 0 && failure->rank < CONTROL_WORLD_MAX ? failure->rank : -1;
+    cause->rank = failure->rank >= 0 && failure->rank < CONTROL_RANKS_MAX ? failure->rank : -1;
     cause->noticed_by =
-        failure->noticed_by >= 0 && failure->noticed_by < CONTROL_WORLD_MAX ? failure->noticed_by : -1;
+        failure->noticed_by >= 0 && failure->noticed_by < CONTROL_RANKS_MAX ? failure->noticed_by : -1;
     cause->waited_ns = failure->waited_ns > 0 ? failure->waited_ns : 0;
     convert_text(failure->node, cause->node, sizeof cause->node);
     convert_text(failure->address, cause->address, sizeof cause->address);
@@ -76,11 +76,12 @@ bool convert_report(const Inspan__V1__WorkerReport *message, uint64_t node, cont
         [INSPAN__V1__WORKER_STATE__WORKER_BOUND] = CONTROL_RANK_BOUND,
         [INSPAN__V1__WORKER_STATE__WORKER_READY] = CONTROL_RANK_READY,
         [INSPAN__V1__WORKER_STATE__WORKER_RUNNING] = CONTROL_RANK_RUNNING,
+        [INSPAN__V1__WORKER_STATE__WORKER_LEFT] = CONTROL_RANK_LEFT,
         [INSPAN__V1__WORKER_STATE__WORKER_DONE] = CONTROL_RANK_DONE,
         [INSPAN__V1__WORKER_STATE__WORKER_FAILED] = CONTROL_RANK_FAILED,
     };
     int state = (int)message->state;
-    if (state <= INSPAN__V1__WORKER_STATE__WORKER_UNKNOWN || state > INSPAN__V1__WORKER_STATE__WORKER_FAILED)
+    if (state <= INSPAN__V1__WORKER_STATE__WORKER_UNKNOWN || state > INSPAN__V1__WORKER_STATE__WORKER_LEFT)
         return false;
     if (message->data_port > UINT16_MAX) return false;
     memset(report, 0, sizeof *report);
@@ -95,5 +96,13 @@ bool convert_report(const Inspan__V1__WorkerReport *message, uint64_t node, cont
     report->exit_signal = message->exit_signal;
     report->has_cause = message->failure != NULL;
     if (report->has_cause) convert_cause(message->failure, &report->cause);
+    report->full = message->full;
+    report->has_blame = message->blame != NULL && message->blame_view != 0;
+    report->blame_view = message->blame_view;
+    if (report->has_blame) convert_cause(message->blame, &report->blame);
+    if (message->progress == NULL) return true;
+    report->step = message->progress->step;
+    report->steps = message->progress->steps;
+    report->speed = message->progress->samples_per_s;
     return true;
 }

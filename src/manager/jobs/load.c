@@ -131,18 +131,44 @@ static bool load_rank(void *context, const registry_rank_t *row)
     snprintf(rank.address, sizeof rank.address, "%s", row->address);
     Inspan__V1__WorkerReport *report = NULL;
     if (row->report.bytes > 0) report = unpack(&inspan__v1__worker_report__descriptor, row->report);
-    list->good = row->rank == list->ranks.n && list->ranks.n < CONTROL_WORLD_MAX &&
+    if (report != NULL) rank.full = report->full;
+    list->good = row->rank == list->ranks.n && list->ranks.n < CONTROL_RANKS_MAX &&
                  VEC_PUSH(&list->ranks, rank) && VEC_PUSH(&list->reports, report);
     if (!list->good && report != NULL) protobuf_c_message_free_unpacked(&report->base, NULL);
     return list->good;
 }
 
+typedef struct last_view {
+    fleet_job_t *job;
+    control_view_t view;
+    bool damaged;
+} last_view_t;
+
 static bool take_view(void *context, const registry_view_t *row)
 {
-    fleet_job_t *job = context;
-    job->control.view = row->view;
+    last_view_t *last = context;
+    fleet_job_t *job = last->job;
     if (row->key.bytes == sizeof job->key) memcpy(job->key, row->key.data, sizeof job->key);
+    last->view.number = row->view;
+    Inspan__V1__View *view = unpack(&inspan__v1__view__descriptor, row->members);
+    last->damaged = view == NULL || view->n_members > CONTROL_WORLD_MAX;
+    if (!last->damaged) {
+        last->view.first = view->first;
+        last->view.n = (uint32_t)view->n_members;
+        for (uint32_t i = 0; i < last->view.n; i++) last->view.members[i] = view->members[i]->rank;
+    }
+    if (view != NULL) protobuf_c_message_free_unpacked(&view->base, NULL);
     return true;
+}
+
+/* Its members are workers that the registry knows, in their order. */
+static bool is_good_view(const last_view_t *last, uint32_t world)
+{
+    bool good = !last->damaged;
+    for (uint32_t i = 0; i < last->view.n; i++)
+        good = good && last->view.members[i] < world &&
+               (i == 0 || last->view.members[i] > last->view.members[i - 1]);
+    return good;
 }
 
 static void take_row(fleet_job_t *job, const registry_job_t *row)
@@ -166,14 +192,16 @@ static inspan_status_t restore(loading_t *loading, fleet_job_t *job, control_sta
 {
     control_job_t *control = &job->control;
     rank_list_t list = {.good = true};
+    last_view_t last = {.job = job};
     inspan_status_t status =
         registry_each_rank(loading->fleet->registry, control->id, load_rank, &list, loading->err);
     if (status == INSPAN_OK)
-        status = registry_last_view(loading->fleet->registry, control->id, take_view, job, loading->err);
-    if (status == INSPAN_OK && !list.good) status = INSPAN_CORRUPT;
+        status = registry_last_view(loading->fleet->registry, control->id, take_view, &last, loading->err);
+    if (status == INSPAN_OK && !(list.good && is_good_view(&last, (uint32_t)list.ranks.n)))
+        status = INSPAN_CORRUPT;
     if (status == INSPAN_OK)
         status = control_job_restore(control, state, outcome, list.ranks.items, (uint32_t)list.ranks.n,
-                                     control->view, loading->now);
+                                     last.view.number > 0 ? &last.view : NULL, loading->now);
     vec_free(&list.ranks);
     if (status != INSPAN_OK) {
         for (size_t i = 0; i < list.reports.n; i++)
@@ -231,7 +259,7 @@ static control_report_t recalled(const fleet_job_t *job, uint32_t r)
 /* Ends of ranks that were stored, while the job's own was not any more. */
 static inspan_status_t recall_failures(fleet_t *fleet, ns_t now, inspan_error_t *err)
 {
-    control_report_t *reports = malloc(CONTROL_WORLD_MAX * sizeof *reports);
+    control_report_t *reports = malloc(CONTROL_RANKS_MAX * sizeof *reports);
     if (reports == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     for (size_t j = 0; j < fleet->jobs.n; j++) {
         fleet_job_t *job = fleet->jobs.items[j];

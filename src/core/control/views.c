@@ -1,0 +1,721 @@
+/* Elastic jobs: members change from view to view. See "Elastic jobs" in job.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/control/job_internal.h"
+
+#define COUNT_EVERY NS_PER_S /* a storm that takes many at once is one loss in a row */
+
+static bool is_out(const control_rank_t *rank)
+{
+    return rank->state == CONTROL_RANK_FAILED || rank->state == CONTROL_RANK_LEFT;
+}
+
+/* It takes no part in a coming view. */
+static bool is_gone(const control_rank_t *rank)
+{
+    return is_out(rank) || rank->state == CONTROL_RANK_DONE;
+}
+
+static bool is_open(const control_job_t *job)
+{
+    return job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING;
+}
+
+bool control_job_member(const control_job_t *job, uint32_t rank)
+{
+    if (!job->elastic) return rank < job->world;
+    for (uint32_t i = 0; i < job->members.n; i++)
+        if (job->members.members[i] == rank) return true;
+    return false;
+}
+
+uint32_t control_job_active(const control_job_t *job)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < job->world; r++) n += !is_gone(&job->ranks[r]);
+    return n;
+}
+
+static bool any_done(const control_job_t *job)
+{
+    for (uint32_t r = 0; r < job->world; r++)
+        if (job->ranks[r].state == CONTROL_RANK_DONE) return true;
+    return false;
+}
+
+bool control_repeats(inspan_status_t status)
+{
+    switch (status) {
+    case INSPAN_INVALID:
+    case INSPAN_UNSUPPORTED:
+    case INSPAN_CORRUPT:
+    case INSPAN_MISMATCH:
+    case INSPAN_NOT_FOUND:
+    case INSPAN_VERSION:
+    case INSPAN_AUTH: return true;
+    default: return false;
+    }
+}
+
+void control_job_elastic(control_job_t *job, uint32_t min_nodes, uint32_t max_nodes)
+{
+    job->elastic = true;
+    job->max_nodes = max_nodes < CONTROL_ELASTIC_MAX ? max_nodes : CONTROL_ELASTIC_MAX;
+    job->min_nodes = min_nodes > 0 ? min_nodes : 1;
+    if (job->max_nodes < job->min_nodes) job->max_nodes = job->min_nodes;
+    job->limits.settle = CONTROL_SETTLE_ELASTIC;
+}
+
+/* ---- News: "lost worker 2 on node b (killed by signal 9)" */
+
+static void append_news(control_job_t *job, const char *text)
+{
+    size_t used = strlen(job->pending);
+    snprintf(job->pending + used, sizeof job->pending - used, "%s%s", used > 0 ? "; " : "", text);
+}
+
+static void news_of(control_job_t *job, uint32_t r, const char *before, const char *after, const char *why)
+{
+    char text[INSPAN_NAME_MAX + 240];
+    snprintf(text, sizeof text, "%sworker %u on node %s%s%s%s%s", before, r, job->ranks[r].node_name, after,
+             why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
+    append_news(job, text);
+}
+
+/* What is said before it already: whose worker, which node. */
+static const char *short_text(const control_rank_t *rank, const char *text)
+{
+    char node[INSPAN_NAME_MAX + 16];
+    int length = snprintf(node, sizeof node, "node %s: ", rank->node_name);
+    if (strncmp(text, node, (size_t)length) == 0) return text + length;
+    return strncmp(text, "worker ", 7) == 0 ? text + 7 : text;
+}
+
+static void tell(control_job_t *job, const char *outcome)
+{
+    int used = snprintf(job->news, sizeof job->news, "%.380s%s", job->pending,
+                        job->pending[0] != '\0' && outcome[0] != '\0' ? "; " : "");
+    snprintf(job->news + used, sizeof job->news - (size_t)used, "%s", outcome);
+    job->pending[0] = '\0';
+    control_push(job, CONTROL_TELL, 0, false);
+    control_push(job, CONTROL_CHANGED, 0, false);
+}
+
+/* ---- Taking workers out */
+
+static void take_out(control_job_t *job, uint32_t r, control_rank_state_t state, const char *why, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[r];
+    rank->state = state;
+    rank->blames = CONTROL_NO_BLAME;
+    rank->until = now + job->limits.gone;
+    snprintf(rank->why, sizeof rank->why, "%.150s", short_text(rank, why));
+    if (rank->alive && rank->attached) control_push(job, CONTROL_STOP_WORKER, r, true);
+}
+
+static void count_loss(control_job_t *job, int32_t r, const inspan_cause_t *cause, ns_t now)
+{
+    if (job->in_a_row > 0 && now - job->counted_at < COUNT_EVERY) return;
+    job->counted_at = now;
+    if (++job->in_a_row < job->limits.in_a_row) return;
+    char what[CONTROL_REASON_MAX], text[CONTROL_REASON_MAX];
+    inspan_cause_t last = *cause;
+    if (last.rank < 0) last.rank = r;
+    control_describe(&last, what, sizeof what);
+    snprintf(text, sizeof text,
+             "%u failures in a row without a committed step between them, the last: %.400s", job->in_a_row,
+             what);
+    control_end(job, CONTROL_FAILED, text, &last, now);
+}
+
+void control_views_lost(control_job_t *job, uint32_t r, const inspan_cause_t *cause, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[r];
+    if (is_gone(rank)) return;
+    if (!is_open(job)) { /* it ends anyway */
+        rank->state = CONTROL_RANK_FAILED;
+        control_push(job, CONTROL_NOTE_RANK, r, false);
+        control_push(job, CONTROL_CHANGED, r, false);
+        return;
+    }
+    bool newcomer = job->members.n > 0 && !control_job_member(job, r);
+    take_out(job, r, CONTROL_RANK_FAILED,
+             cause->text[0] != '\0' ? cause->text : inspan_status_text(cause->status), now);
+    control_push(job, CONTROL_NOTE_RANK, r, false);
+    control_push(job, CONTROL_LOST_WORKER, r, false);
+    control_push(job, CONTROL_CHANGED, r, false);
+    if (newcomer) return; /* it never was in a view: nobody else notices */
+    job->workers_lost++;
+    job->changed = true;
+    news_of(job, r, "lost ", "", rank->why);
+    count_loss(job, (int32_t)r, cause, now);
+}
+
+/* ---- Issuing */
+
+static void forget_blames(control_job_t *job)
+{
+    for (uint32_t r = 0; r < job->world; r++) job->ranks[r].blames = CONTROL_NO_BLAME;
+    job->settle_at = 0;
+}
+
+/* Those that handed over their work are not needed any more. */
+static void dismiss_left(control_job_t *job, ns_t now)
+{
+    for (uint32_t r = 0; r < job->world; r++) {
+        control_rank_t *rank = &job->ranks[r];
+        if (rank->state != CONTROL_RANK_LEFT || rank->until != 0) continue;
+        rank->until = now + job->limits.cancel;
+        if (rank->alive && rank->attached) control_push(job, CONTROL_STOP_WORKER, r, false);
+    }
+}
+
+static void issue(control_job_t *job, const control_view_t *next, const char *outcome, ns_t now)
+{
+    if (job->last_view < job->view) job->last_view = job->view;
+    job->before = job->members;
+    job->members = *next;
+    job->members.number = job->view = ++job->last_view; /* one that could not be stored is not used again */
+    forget_blames(job);
+    job->changed = job->retry = job->waiting = false;
+    job->join_at = 0;
+    job->issued_at = now;
+    job->reason[0] = '\0';
+    if (job->state == CONTROL_STARTING) job->deadline = now + job->limits.start;
+    for (uint32_t i = 0; i < next->n && next->first; i++) job->ranks[next->members[i]].full = true;
+    control_push(job, CONTROL_STORE_VIEW, 0, false);
+    for (uint32_t i = 0; i < next->n; i++)
+        if (job->ranks[next->members[i]].attached)
+            control_push(job, CONTROL_ANNOUNCE_VIEW, next->members[i], false);
+    tell(job, outcome);
+    dismiss_left(job, now);
+}
+
+void control_views_unstored(control_job_t *job, control_action_kind_t kind, ns_t now)
+{
+    if (kind == CONTROL_STORE) { /* workers that were not started */
+        job->world -= job->growing;
+        job->growing = 0;
+        return;
+    }
+    bool fence = job->members.n == 0;
+    job->members = job->before;
+    job->view = job->before.number;
+    job->changed = !fence && job->view > 0 && job->members.n > 0;
+    job->fence = fence;
+    job->again_at = now + NS_PER_S;
+    job->news[0] = '\0';
+}
+
+static bool be_done(control_job_t *job, ns_t now)
+{
+    bool done = any_done(job), alone = control_job_active(job) == 0;
+    if (!(job->has_result && (done || alone)) && !(done && alone)) return false;
+    job->reason[0] = '\0';
+    control_be_over(job, CONTROL_DONE, now);
+    return true;
+}
+
+/* Nobody that is left has the whole model: P2. */
+static void new_lineage(control_job_t *job, ns_t now)
+{
+    static const control_view_t none = {0};
+    for (uint32_t r = 0; r < job->world; r++)
+        if (!is_gone(&job->ranks[r]))
+            take_out(job, r, CONTROL_RANK_FAILED, "no member with the whole model was left", now);
+    job->fence = false;
+    if (be_done(job, now)) return; /* all that was left to do was done */
+    issue(job, &none, "no member with the whole model is left: starts again from the last checkpoint", now);
+    job->state = CONTROL_STARTING;
+    control_push(job, CONTROL_NOTE, 0, false);
+}
+
+static void wait_for_nodes(control_job_t *job, uint32_t n, ns_t now)
+{
+    char text[64];
+    snprintf(text, sizeof text, "waits for nodes: %u of %u", n, job->min_nodes);
+    forget_blames(job);
+    job->waiting = true;
+    dismiss_left(job, now);
+    if (strcmp(text, job->reason) == 0) return;
+    snprintf(job->reason, sizeof job->reason, "%s", text);
+    control_push(job, CONTROL_NOTE, 0, false);
+    tell(job, text);
+}
+
+/* ---- The first view of a lineage */
+
+static void late_starters(control_job_t *job, uint32_t bound, ns_t now)
+{
+    bool late = false;
+    for (uint32_t r = 0; r < job->world; r++) {
+        const control_rank_t *rank = &job->ranks[r];
+        late = late || (!is_gone(rank) && rank->state < CONTROL_RANK_BOUND && now >= rank->until);
+    }
+    if (!late) return;
+    if (job->view == 0 && bound < job->min_nodes) {
+        control_start_timed_out(job, now);
+        return;
+    }
+    for (uint32_t r = 0; r < job->world && is_open(job); r++) {
+        const control_rank_t *rank = &job->ranks[r];
+        if (is_gone(rank) || rank->state >= CONTROL_RANK_BOUND || now < rank->until) continue;
+        inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
+        snprintf(cause.text, sizeof cause.text, "it did not start within %.0f s", ns_to_s(job->limits.start));
+        control_views_lost(job, r, &cause, now);
+    }
+}
+
+static void gather(control_job_t *job, ns_t now)
+{
+    uint32_t bound = 0;
+    for (uint32_t r = 0; r < job->world; r++)
+        bound += !is_gone(&job->ranks[r]) && job->ranks[r].state >= CONTROL_RANK_BOUND;
+    late_starters(job, bound, now);
+    if (!is_open(job)) return;
+    control_view_t next = {.first = true};
+    for (uint32_t r = 0; r < job->world; r++)
+        if (!is_gone(&job->ranks[r]) && next.n < CONTROL_WORLD_MAX) next.members[next.n++] = r;
+    if (next.n < job->min_nodes) {
+        wait_for_nodes(job, next.n, now);
+        return;
+    }
+    if (bound < next.n || now < job->again_at) return;
+    char text[64];
+    snprintf(text, sizeof text, "%u member%s", next.n, next.n == 1 ? "" : "s");
+    issue(job, &next, text, now);
+}
+
+/* ---- Blames */
+
+static uint32_t votes_against(const control_job_t *job, uint32_t r)
+{
+    uint32_t n = 0;
+    for (uint32_t other = 0; other < job->world; other++)
+        n += other != r && job->ranks[other].blames == (int32_t)r;
+    return n;
+}
+
+/* Of two equally blamed: who goes? */
+static bool goes_first(const control_job_t *job, uint32_t a, uint32_t b)
+{
+    const control_rank_t *x = &job->ranks[a], *y = &job->ranks[b];
+    bool x_away = x->broke && !x->attached, y_away = y->broke && !y->attached;
+    if (x_away != y_away) return x_away;
+    if (x->speed != y->speed) return x->speed < y->speed;
+    return a > b;
+}
+
+static int32_t most_blamed(const control_job_t *job, uint32_t *votes)
+{
+    int32_t worst = -1;
+    *votes = 0;
+    for (uint32_t i = 0; i < job->members.n; i++) {
+        uint32_t r = job->members.members[i], n = votes_against(job, r);
+        if (n == 0 || is_gone(&job->ranks[r])) continue;
+        if (worst >= 0 && (n < *votes || (n == *votes && !goes_first(job, r, (uint32_t)worst)))) continue;
+        worst = (int32_t)r;
+        *votes = n;
+    }
+    return worst;
+}
+
+static bool was_open_for_a_speaker(const control_job_t *job)
+{
+    for (uint32_t r = 0; r < job->world; r++)
+        if (job->ranks[r].blames != CONTROL_NO_BLAME && job->ranks[r].view == job->view) return true;
+    return false;
+}
+
+static void weigh_blames(control_job_t *job, ns_t now)
+{
+    uint32_t votes = 0;
+    int32_t worst = most_blamed(job, &votes);
+    bool away = worst >= 0 && job->ranks[worst].broke && !job->ranks[worst].attached;
+    inspan_cause_t cause = job->blame;
+    if (any_done(job)) { /* the others cannot go on without those that are done */
+        char text[CONTROL_REASON_MAX];
+        control_describe(&cause, text, sizeof text);
+        control_end(job, CONTROL_FAILED, text, &cause, now);
+        return;
+    }
+    if (worst >= 0 && !(was_open_for_a_speaker(job) && !job->retried && !away)) {
+        cause.rank = worst;
+        snprintf(cause.text, sizeof cause.text, "%u of %u members cannot reach it: %.180s", votes,
+                 job->members.n, job->blame.text);
+        control_views_lost(job, (uint32_t)worst, &cause, now);
+        return;
+    }
+    if (job->retried) count_loss(job, -1, &cause, now);
+    if (!is_open(job)) return;
+    char text[240];
+    snprintf(text, sizeof text, "a connection broke (%.200s)", job->blame.text);
+    append_news(job, text);
+    job->retried = true;
+    job->retry = true;
+}
+
+static void take_blame(control_job_t *job, const control_report_t *report, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[report->rank];
+    if (!report->has_blame || report->blame_view != job->view || job->changed || is_gone(rank)) return;
+    if (!control_job_member(job, report->rank) || rank->blames != CONTROL_NO_BLAME) return;
+    inspan_cause_t cause = report->blame;
+    bool other = cause.rank >= 0 && (uint32_t)cause.rank != report->rank &&
+                 control_job_member(job, (uint32_t)cause.rank);
+    rank->blames = other ? cause.rank : -1;
+    if (job->settle_at != 0) return;
+    if (!other) cause.rank = -1;
+    if (cause.noticed_by < 0) cause.noticed_by = (int32_t)report->rank;
+    if (cause.text[0] == '\0')
+        snprintf(cause.text, sizeof cause.text, "%s", inspan_status_text(cause.status));
+    job->blame = cause;
+    job->settle_at = now + job->limits.settle;
+}
+
+/* ---- Joining */
+
+static bool joins(const control_job_t *job, uint32_t r)
+{
+    return !is_gone(&job->ranks[r]) && !control_job_member(job, r);
+}
+
+/* Newcomers rank after all members: one that is BOUND waits for a lower number that is not yet. */
+static void add_newcomers(const control_job_t *job, control_view_t *next)
+{
+    for (uint32_t r = 0; r < job->world && next->n < job->max_nodes; r++) {
+        if (!joins(job, r)) continue;
+        if (job->ranks[r].state < CONTROL_RANK_BOUND) return;
+        next->members[next->n++] = r;
+    }
+}
+
+static void drop_late_newcomers(control_job_t *job, ns_t now)
+{
+    for (uint32_t r = 0; r < job->world; r++) {
+        if (!joins(job, r) || job->ranks[r].state >= CONTROL_RANK_BOUND || now < job->ranks[r].until)
+            continue;
+        inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
+        snprintf(cause.text, sizeof cause.text, "it did not start within %.0f s", ns_to_s(job->limits.start));
+        control_views_lost(job, r, &cause, now);
+    }
+}
+
+static bool view_is_open(const control_job_t *job)
+{
+    for (uint32_t i = 0; i < job->members.n; i++)
+        if (job->ranks[job->members.members[i]].view != job->view) return false;
+    return true;
+}
+
+static bool join_due(control_job_t *job, ns_t now)
+{
+    control_view_t newcomers = {0};
+    add_newcomers(job, &newcomers);
+    if (newcomers.n == 0 || job->has_result) return false;
+    if (job->join_at == 0) job->join_at = now + job->limits.settle; /* others may be about to bind, too */
+    if (now < job->join_at) return false;
+    bool open = job->state == CONTROL_RUNNING && view_is_open(job);
+    return open || now - job->issued_at >= job->limits.opened;
+}
+
+/* ---- The next view */
+
+static void issue_next(control_job_t *job, ns_t now)
+{
+    control_view_t next = {0};
+    bool full = false;
+    for (uint32_t i = 0; i < job->members.n; i++) {
+        uint32_t r = job->members.members[i];
+        if (is_gone(&job->ranks[r])) continue;
+        full = full || job->ranks[r].full;
+        next.members[next.n++] = r;
+    }
+    if (!full) {
+        new_lineage(job, now);
+        return;
+    }
+    uint32_t old = next.n;
+    add_newcomers(job, &next);
+    if (next.n < job->min_nodes) {
+        wait_for_nodes(job, next.n, now);
+        return;
+    }
+    for (uint32_t i = old; i < next.n; i++) news_of(job, next.members[i], "", " joins", "");
+    char text[64];
+    const char *how = next.n > old ? "" : job->changed ? " go on" : " connect again";
+    snprintf(text, sizeof text, "%u member%s%s", next.n, next.n == 1 ? "" : "s",
+             next.n == 1 && next.n == old ? (job->changed ? " goes on" : " connects again") : how);
+    issue(job, &next, text, now);
+}
+
+/* STARTING: its first view is announced. */
+static void watch_opening(control_job_t *job, ns_t now)
+{
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < job->members.n; i++)
+        ready += job->ranks[job->members.members[i]].state >= CONTROL_RANK_READY;
+    if (ready == job->members.n) {
+        job->state = CONTROL_RUNNING;
+        control_push(job, CONTROL_NOTE, 0, false);
+        control_push(job, CONTROL_CHANGED, 0, false);
+        return;
+    }
+    if (now < job->deadline) return;
+    if (ready == 0) {
+        control_start_timed_out(job, now);
+        return;
+    }
+    for (uint32_t i = 0; i < job->members.n && is_open(job); i++) {
+        uint32_t r = job->members.members[i];
+        if (job->ranks[r].state >= CONTROL_RANK_READY) continue;
+        inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
+        snprintf(cause.text, sizeof cause.text, "its worker did not reach all others within %.0f s",
+                 ns_to_s(job->limits.start));
+        control_views_lost(job, r, &cause, now);
+    }
+}
+
+void control_views_move(control_job_t *job, ns_t now)
+{
+    if (!job->elastic || !is_open(job) || be_done(job, now)) return;
+    if (job->fence && now < job->again_at) return;
+    if (job->fence) {
+        new_lineage(job, now);
+        return;
+    }
+    if (job->members.n == 0) {
+        gather(job, now);
+        return;
+    }
+    drop_late_newcomers(job, now);
+    if (job->settle_at != 0 && !job->changed && now >= job->settle_at) weigh_blames(job, now);
+    if (is_open(job) && job->state == CONTROL_STARTING && !job->changed && !job->retry)
+        watch_opening(job, now);
+    if (!is_open(job) || any_done(job)) return;
+    if (now < job->again_at || !(job->changed || job->retry || join_due(job, now))) return;
+    issue_next(job, now);
+}
+
+/* ---- Events */
+
+static void heard(control_job_t *job, uint32_t r, const control_report_t *report)
+{
+    control_rank_t *rank = &job->ranks[r];
+    if (report->view > rank->view) rank->view = report->view;
+    if (report->speed > 0) rank->speed = report->speed;
+    if (report->steps > 0) job->steps = report->steps;
+    if (report->step > job->step) {
+        job->step = report->step;
+        job->in_a_row = 0;
+        job->retried = false;
+    }
+    if (!report->full || rank->full || !control_job_member(job, r)) return;
+    rank->full = true;
+    control_push(job, CONTROL_NOTE_RANK, r, false); /* a restarted manager must know it */
+}
+
+static void leave(control_job_t *job, uint32_t r, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[r];
+    if (control_job_member(job, r)) {
+        rank->state = CONTROL_RANK_LEFT;
+        rank->until = 0; /* stopped when the view without it is out */
+        job->changed = true;
+        news_of(job, r, "", " left", "");
+    } else {
+        take_out(job, r, CONTROL_RANK_LEFT, "left before it had joined", now);
+        if (job->members.n == 0) news_of(job, r, "", " left", "");
+    }
+    control_push(job, CONTROL_NOTE_RANK, r, false);
+    control_push(job, CONTROL_CHANGED, r, false);
+}
+
+static void ended(control_job_t *job, const control_report_t *report, ns_t now)
+{
+    const control_rank_t *rank = &job->ranks[report->rank];
+    inspan_cause_t cause = control_cause_of(job, report);
+    bool starts_fresh = job->members.n > 0 && !(control_job_member(job, report->rank) && rank->full);
+    if (is_open(job) && report->has_cause && report->exit_signal == 0 && control_repeats(cause.status) &&
+        !starts_fresh) {
+        char text[CONTROL_REASON_MAX];
+        job->ranks[report->rank].state = CONTROL_RANK_FAILED;
+        control_push(job, CONTROL_NOTE_RANK, report->rank, false);
+        control_describe(&cause, text, sizeof text);
+        control_end(job, CONTROL_FAILED, text, &cause, now);
+        return;
+    }
+    control_views_lost(job, report->rank, &cause, now);
+}
+
+static void move_rank(control_job_t *job, const control_report_t *report, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[report->rank];
+    control_rank_state_t state = report->state;
+    if (state == CONTROL_RANK_FAILED) {
+        ended(job, report, now);
+        return;
+    }
+    if (state <= rank->state || (state == CONTROL_RANK_BOUND && report->port == 0)) return;
+    if (state == CONTROL_RANK_LEFT) {
+        if (is_open(job)) leave(job, report->rank, now);
+        return;
+    }
+    if (rank->state < CONTROL_RANK_BOUND && state >= CONTROL_RANK_BOUND) {
+        if (report->port == 0) return; /* it cannot be reached: BOUND is due still */
+        rank->port = report->port;
+        rank->incarnation = report->incarnation;
+    }
+    rank->state = state;
+    if (state == CONTROL_RANK_DONE) control_push(job, CONTROL_NOTE_RANK, report->rank, false);
+    control_push(job, CONTROL_CHANGED, report->rank, false);
+}
+
+void control_views_report(control_job_t *job, const control_report_t *report, ns_t now)
+{
+    if (report->rank >= job->world || job->ranks[report->rank].node != report->node) return;
+    control_rank_t *rank = &job->ranks[report->rank];
+    bool was_alive = rank->alive;
+    if (report->pid != 0) rank->pid = report->pid;
+    if (report->state == CONTROL_RANK_DONE) rank->alive = false;
+    if (report->state == CONTROL_RANK_FAILED)
+        rank->alive = report->pid != 0 && report->exit_signal == 0 && report->exit_code == 0;
+    if (!is_gone(rank)) {
+        heard(job, report->rank, report);
+        move_rank(job, report, now);
+        if (is_open(job)) take_blame(job, report, now);
+    }
+    if (was_alive && !rank->alive) control_push(job, CONTROL_CHANGED, report->rank, false);
+    if (job->state == CONTROL_ENDING) control_maybe_over(job, now);
+    control_views_move(job, now);
+}
+
+static void there_again(control_job_t *job, uint32_t r, const control_report_t *report, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[r];
+    uint64_t view = job->view;
+    bool ended = report->state == CONTROL_RANK_DONE || report->state == CONTROL_RANK_FAILED;
+    if (!ended) rank->alive = true;
+    control_views_report(job, report, now);
+    if (ended) return;
+    if (!is_open(job) || (is_gone(rank) && rank->until != 0)) {
+        rank->until = now + job->limits.gone;
+        control_push(job, CONTROL_STOP_WORKER, r, true);
+    } else if (control_job_member(job, r) && !is_gone(rank)) {
+        /* the last one may be lost with the old stream */
+        if (view == job->view) control_push(job, CONTROL_ANNOUNCE_VIEW, r, false);
+        if (rank->leaving) control_push(job, CONTROL_ASK_TO_LEAVE, r, false);
+    }
+}
+
+void control_views_attached(control_job_t *job, uint32_t r, const control_report_t *report, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[r];
+    rank->attached = true;
+    rank->broke = false;
+    if (report != NULL) {
+        there_again(job, r, report, now);
+        return;
+    }
+    if (!is_open(job) || is_gone(rank)) {
+        rank->alive = false;
+        control_push(job, CONTROL_CHANGED, r, false);
+        control_maybe_over(job, now);
+    } else if (rank->state == CONTROL_RANK_ASSIGNED) {
+        rank->until = now + job->limits.start;
+        control_push(job, CONTROL_START_WORKER, r, false); /* the order was lost with the old stream */
+    } else {
+        inspan_cause_t cause = {.status = INSPAN_PEER_LOST, .rank = (int32_t)r, .noticed_by = -1};
+        rank->alive = false;
+        snprintf(cause.text, sizeof cause.text,
+                 "the agent of node %s came back without its worker (agent restarted)", rank->node_name);
+        control_views_lost(job, r, &cause, now);
+    }
+    control_views_move(job, now);
+}
+
+/* What is out and still there is killed again and again: its node is held until it is gone. */
+void control_views_tick(control_job_t *job, ns_t now)
+{
+    for (uint32_t r = 0; r < job->world; r++) {
+        control_rank_t *rank = &job->ranks[r];
+        if (!is_out(rank) || !rank->alive || !rank->attached || rank->until == 0 || now < rank->until)
+            continue;
+        rank->until = now + job->limits.gone;
+        control_push(job, CONTROL_STOP_WORKER, r, true);
+    }
+    control_views_move(job, now);
+}
+
+void control_views_restore(control_job_t *job, ns_t now)
+{
+    job->last_view = job->view;
+    job->issued_at = now;
+    job->deadline = now + job->limits.start;
+    for (uint32_t r = 0; r < job->world; r++) {
+        control_rank_t *rank = &job->ranks[r];
+        bool member = control_job_member(job, r);
+        rank->until = now + job->limits.start;
+        rank->full = member && (rank->full || job->members.first);
+        if (is_out(rank)) rank->until = now;
+        if (!member || !is_out(rank)) continue;
+        job->changed = true; /* the view without it was not stored any more */
+        news_of(job, r, rank->state == CONTROL_RANK_LEFT ? "" : "lost ",
+                rank->state == CONTROL_RANK_LEFT ? " left" : "", "");
+    }
+}
+
+/* ---- Growing, leaving, the result */
+
+uint32_t control_job_wants(const control_job_t *job)
+{
+    if (!job->elastic || !is_open(job) || job->has_result || job->fence || any_done(job)) return 0;
+    uint32_t active = control_job_active(job);
+    if (active >= job->max_nodes || job->world >= CONTROL_RANKS_MAX) return 0;
+    if (active >= job->min_nodes) {
+        if (job->state != CONTROL_RUNNING || job->members.n == 0) return 0;
+        if (job->steps > 0 && job->step + CONTROL_STEPS_NEAR > job->steps) return 0;
+    }
+    uint32_t wanted = job->max_nodes - active, room = CONTROL_RANKS_MAX - job->world;
+    return wanted < room ? wanted : room;
+}
+
+inspan_status_t control_job_grow(control_job_t *job, const control_rank_t *from, ns_t now)
+{
+    if (control_job_wants(job) == 0 || control_job_holds(job, from->node)) return INSPAN_INVALID;
+    control_rank_t *ranks = realloc(job->ranks, ((size_t)job->world + 1) * sizeof *ranks);
+    if (ranks == NULL) return INSPAN_NO_MEMORY;
+    job->ranks = ranks;
+    if (!control_reserve(job, job->world + 1)) return INSPAN_NO_MEMORY;
+    control_rank_t *rank = &ranks[job->world];
+    *rank = *from;
+    control_rank_fresh(rank, now + job->limits.start);
+    job->growing++;
+    control_push(job, CONTROL_STORE, 0, false);
+    control_push(job, CONTROL_START_WORKER, job->world++, false);
+    control_push(job, CONTROL_CHANGED, 0, false);
+    return INSPAN_OK;
+}
+
+void control_job_leave(control_job_t *job, uint64_t node, ns_t now)
+{
+    if (!job->elastic || !is_open(job)) return;
+    for (uint32_t r = 0; r < job->world; r++) {
+        control_rank_t *rank = &job->ranks[r];
+        if (rank->node != node || is_gone(rank)) continue;
+        rank->leaving = true;
+        if (!control_job_member(job, r))
+            leave(job, r, now);
+        else if (rank->attached)
+            control_push(job, CONTROL_ASK_TO_LEAVE, r, false);
+    }
+    control_views_move(job, now);
+}
+
+void control_job_result(control_job_t *job, ns_t now)
+{
+    job->has_result = true;
+    control_views_move(job, now);
+}
