@@ -16,229 +16,8 @@
 
 #include <cmocka.h>
 
-#include "comm/comm.h"
-#include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
-#include "platform/wire/local.h"
-#include "worker/worker_internal.h"
-
-#define PATIENCE (20 * NS_PER_S)
-
-typedef struct scene scene_t;
-
-typedef struct rank {
-    scene_t *scene;
-    uint32_t rank;
-    char path[108];
-    int listener, fd;
-    uint8_t in[2 * (LOCAL_FRAME_MAX + 8)];
-    size_t in_used;
-    /* of what came */
-    local_hello_t hello;
-    uint16_t port;
-    unsigned ticks;
-    inspan_progress_t progress;
-    local_end_t end;
-    /* the session's side */
-    pthread_t thread;
-    inspan_worker_t *worker;
-    inspan_status_t opened;
-    inspan_error_t err;
-    sem_t go, done; /* a user's thread that is stuck until the test lets it */
-    inspan_cause_t cause;
-    double sum;
-} rank_t;
-
-struct scene {
-    char folder[32];
-    uint32_t world;
-    ns_t failure_timeout;
-    void (*user)(rank_t *rank); /* after open, to finish */
-    rank_t *ranks;
-};
-
-/* ---- The agent's side ------------------------------------------------------------------------ */
-
-static void listen_at(rank_t *rank)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, rank->path, sizeof rank->path);
-    rank->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(rank->listener, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(listen(rank->listener, 4), 0);
-}
-
-static void wait_readable(int fd, ns_t deadline)
-{
-    ns_t left = deadline - os_now();
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    if (left <= 0 || poll(&wait, 1, (int)(left / NS_PER_MS) + 1) <= 0)
-        fail_msg("the session said nothing in time");
-}
-
-static void accept_session(rank_t *rank)
-{
-    wait_readable(rank->listener, os_now() + PATIENCE);
-    rank->fd = accept4(rank->listener, NULL, NULL, SOCK_CLOEXEC);
-    rank->in_used = 0;
-    assert_true(rank->fd >= 0);
-}
-
-static void take(rank_t *rank, local_frame_type_t type, const uint8_t *body, size_t n)
-{
-    inspan_status_t status = INSPAN_OK;
-    if (type == LOCAL_HELLO) status = local_decode_hello(body, n, &rank->hello);
-    if (type == LOCAL_BOUND) status = local_decode_bound(body, n, &rank->port);
-    if (type == LOCAL_TICK) status = local_decode_tick(body, n, &rank->progress);
-    if (type == LOCAL_FAILED || type == LOCAL_DONE) status = local_decode_end(body, n, &rank->end);
-    assert_int_equal(status, INSPAN_OK);
-    rank->ticks += type == LOCAL_TICK;
-}
-
-/* The next frame that is no tick (or any, if a tick is wanted). */
-static local_frame_type_t hear(rank_t *rank, bool ticks_too)
-{
-    ns_t deadline = os_now() + PATIENCE;
-    for (;;) {
-        local_frame_type_t type;
-        const uint8_t *body = NULL;
-        size_t n = 0, whole = 0;
-        inspan_status_t status = local_peek(rank->in, rank->in_used, &type, &body, &n, &whole);
-        assert_int_not_equal(status, INSPAN_CORRUPT);
-        if (status == INSPAN_OK) {
-            take(rank, type, body, n);
-            memmove(rank->in, rank->in + whole, rank->in_used -= whole);
-            if (type != LOCAL_TICK || ticks_too) return type;
-            continue;
-        }
-        wait_readable(rank->fd, deadline);
-        ssize_t got = recv(rank->fd, rank->in + rank->in_used, sizeof rank->in - rank->in_used, 0);
-        if (got <= 0) fail_msg("the session hung up");
-        rank->in_used += (size_t)got;
-    }
-}
-
-static uint8_t frame[LOCAL_FRAME_MAX + 8];
-
-/* n by address: it is filled while the arguments are evaluated. */
-static void say(rank_t *rank, inspan_status_t encoded, const size_t *n)
-{
-    assert_int_equal(encoded, INSPAN_OK);
-    assert_int_equal(send(rank->fd, frame, *n, MSG_NOSIGNAL), *n);
-}
-
-static void say_welcome(rank_t *rank, uint16_t major)
-{
-    size_t n = 0;
-    local_welcome_t welcome = {
-        .major = major, .job = 5, .failure_timeout = rank->scene->failure_timeout, .threads = 2};
-    snprintf(welcome.node, sizeof welcome.node, "node-%u", rank->rank);
-    say(rank, local_encode_welcome(&welcome, frame, sizeof frame, &n), &n);
-}
-
-static void say_end(rank_t *rank, local_frame_type_t type, inspan_status_t status, const char *text)
-{
-    static local_end_t end;
-    size_t n = 0;
-    end = (local_end_t){.status = status, .cause = {.status = status, .rank = 1, .node = "cellar"}};
-    snprintf(end.text, sizeof end.text, "%s", text);
-    snprintf(end.cause.text, sizeof end.cause.text, "%s", text);
-    say(rank, local_encode_end(type, &end, frame, sizeof frame, &n), &n);
-}
-
-static void say_view(scene_t *scene)
-{
-    inspan_member_t members[8] = {{.port = 0}};
-    for (uint32_t r = 0; r < scene->world; r++) {
-        members[r].number = r;
-        snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
-        snprintf(members[r].address, sizeof members[r].address, "127.0.0.1");
-        members[r].port = scene->ranks[r].port;
-        members[r].incarnation = scene->ranks[r].hello.incarnation;
-    }
-    for (uint32_t r = 0; r < scene->world; r++) {
-        size_t n = 0;
-        local_view_t view = {
-            .view = 1, .rank = r, .world = scene->world, .members = members, .key = {1, 2, 3}};
-        say(&scene->ranks[r], local_encode_view(&view, frame, sizeof frame, &n), &n);
-    }
-}
-
-/* ---- The session's side ---------------------------------------------------------------------- */
-
-static void *run_session(void *context)
-{
-    rank_t *rank = context;
-    rank->opened = worker_open_at(rank->path, false, &rank->worker, &rank->err);
-    if (rank->opened == INSPAN_OK) rank->scene->user(rank);
-    sem_post(&rank->done);
-    return NULL;
-}
-
-static void start(scene_t *scene, uint32_t world, void (*user)(rank_t *))
-{
-    *scene = (scene_t){
-        .folder = "/tmp/inspan-session-XXXXXX", .world = world, .failure_timeout = NS_PER_S, .user = user};
-    assert_non_null(mkdtemp(scene->folder));
-    scene->ranks = calloc(world, sizeof *scene->ranks);
-    for (uint32_t r = 0; r < world; r++) {
-        rank_t *rank = &scene->ranks[r];
-        rank->scene = scene;
-        rank->rank = r;
-        sem_init(&rank->go, 0, 0);
-        sem_init(&rank->done, 0, 0);
-        snprintf(rank->path, sizeof rank->path, "%s/%u", scene->folder, r);
-        listen_at(rank);
-        assert_int_equal(pthread_create(&rank->thread, NULL, run_session, rank), 0);
-        accept_session(rank);
-        assert_int_equal(hear(rank, true), LOCAL_HELLO);
-    }
-}
-
-/* From WELCOME to READY. */
-static void begin(scene_t *scene)
-{
-    const uint32_t world = scene->world;
-    for (uint32_t r = 0; r < world; r++) {
-        say_welcome(&scene->ranks[r], LOCAL_MAJOR);
-        assert_int_equal(hear(&scene->ranks[r], false), LOCAL_BOUND);
-        assert_true(scene->ranks[r].port > 0);
-    }
-    say_view(scene);
-    for (uint32_t r = 0; r < world; r++) assert_int_equal(hear(&scene->ranks[r], false), LOCAL_READY);
-}
-
-static void start_until_ready(scene_t *scene, uint32_t world, void (*user)(rank_t *))
-{
-    start(scene, world, user);
-    begin(scene);
-}
-
-static void join(rank_t *rank)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
-    while (sem_timedwait(&rank->done, &until) != 0)
-        if (errno == ETIMEDOUT) fail_msg("the session's thread does not end");
-    pthread_join(rank->thread, NULL);
-    close(rank->listener);
-    if (rank->fd >= 0) close(rank->fd);
-    sem_destroy(&rank->go);
-    sem_destroy(&rank->done);
-}
-
-static void end(scene_t *scene)
-{
-    for (uint32_t r = 0; r < scene->world; r++) join(&scene->ranks[r]);
-    os_remove_all(scene->folder, NULL);
-    free(scene->ranks);
-}
-
-static void bye(rank_t *rank)
-{
-    say_end(rank, LOCAL_BYE, INSPAN_OK, "");
-}
+#include "worker/scene_test.h"
 
 /* ---- Users ----------------------------------------------------------------------------------- */
 
@@ -312,17 +91,17 @@ static void test_done(void **state)
     for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++) {
         scene_t scene;
         uint32_t world = worlds[w];
-        start_until_ready(&scene, world, user_trains);
-        while (scene.ranks[0].progress.step < 5) hear(&scene.ranks[0], true);
+        scene_start_until_ready(&scene, world, user_trains);
+        while (scene.ranks[0].progress.step < 5) scene_hear(&scene.ranks[0], true);
         assert_true(scene.ranks[0].progress.loss == world * (world + 1) / 2.0);
         sem_post(&scene.ranks[0].go);
         for (uint32_t r = 0; r < world; r++) { /* none of them sees another's leaving as a failure */
-            assert_int_equal(hear(&scene.ranks[r], false), LOCAL_DONE);
+            assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_DONE);
             assert_string_equal(scene.ranks[r].end.text, "{\"steps\":5}");
             assert_int_equal(scene.ranks[r].progress.step, 5);
-            bye(&scene.ranks[r]);
+            scene_bye(&scene.ranks[r]);
         }
-        end(&scene);
+        scene_end(&scene);
     }
 }
 
@@ -331,89 +110,89 @@ static void test_failure_while_the_user_computes(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 3, user_fails_at_rank_1);
-    assert_int_equal(hear(&scene.ranks[1], false), LOCAL_FAILED);
+    scene_start_until_ready(&scene, 3, user_fails_at_rank_1);
+    assert_int_equal(scene_hear(&scene.ranks[1], false), LOCAL_FAILED);
     assert_int_equal(scene.ranks[1].end.status, INSPAN_CORRUPT);
     assert_int_equal(scene.ranks[1].end.cause.rank, 1);
     assert_string_equal(scene.ranks[1].end.cause.node, "node-1");
     assert_string_equal(scene.ranks[1].end.text, "line 7 of data.csv is no number");
     for (uint32_t r = 0; r < 3; r += 2) {
-        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
+        assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_FAILED);
         assert_int_equal(scene.ranks[r].end.cause.rank, 1);
     }
     for (uint32_t r = 0; r < 3; r++) {
-        bye(&scene.ranks[r]);
+        scene_bye(&scene.ranks[r]);
         sem_post(&scene.ranks[r].go);
     }
-    end(&scene);
+    scene_end(&scene);
 }
 
 static void test_failure_before_cleaning_up(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 3, user_fails_before_it_cleans_up);
+    scene_start_until_ready(&scene, 3, user_fails_before_it_cleans_up);
     for (uint32_t r = 0; r < 3; r++) {
-        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
+        assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_FAILED);
         assert_int_equal(scene.ranks[r].end.cause.rank, 1);
         if (strstr(scene.ranks[r].end.text, "line 7 of data.csv is no number") == NULL)
             fail_msg("%s", scene.ranks[r].end.text);
         if (r == 1) assert_int_equal(scene.ranks[r].end.status, INSPAN_CORRUPT);
     }
     for (uint32_t r = 0; r < 3; r++) {
-        bye(&scene.ranks[r]);
+        scene_bye(&scene.ranks[r]);
         sem_post(&scene.ranks[r].go);
     }
-    end(&scene);
+    scene_end(&scene);
 }
 
 static void test_lost_member(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 2, user_is_stuck);
-    say_end(&scene.ranks[0], LOCAL_LOST, INSPAN_PEER_LOST, "node cellar: agent silent for 5.0 s");
+    scene_start_until_ready(&scene, 2, user_is_stuck);
+    scene_say_end(&scene.ranks[0], LOCAL_LOST, INSPAN_PEER_LOST, "node cellar: agent silent for 5.0 s");
     for (uint32_t r = 0; r < 2; r++) {
-        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
+        assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_FAILED);
         assert_string_equal(scene.ranks[r].end.cause.node, "cellar");
-        bye(&scene.ranks[r]);
+        scene_bye(&scene.ranks[r]);
         sem_post(&scene.ranks[r].go);
     }
-    end(&scene);
+    scene_end(&scene);
 }
 
 static void test_stop(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 1, user_waits_for_stop);
+    scene_start_until_ready(&scene, 1, user_waits_for_stop);
     size_t n = 0;
-    say(&scene.ranks[0], local_encode_empty(LOCAL_STOP, frame, sizeof frame, &n), &n);
-    assert_int_equal(hear(&scene.ranks[0], false), LOCAL_FAILED);
+    scene_say(&scene.ranks[0], local_encode_empty(LOCAL_STOP, scene_frame, sizeof scene_frame, &n), &n);
+    assert_int_equal(scene_hear(&scene.ranks[0], false), LOCAL_FAILED);
     assert_int_equal(scene.ranks[0].end.status, INSPAN_ABORTED);
-    bye(&scene.ranks[0]);
-    end(&scene);
+    scene_bye(&scene.ranks[0]);
+    scene_end(&scene);
 }
 
 static void test_ticks_go_on(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 1, user_is_stuck);
+    scene_start_until_ready(&scene, 1, user_is_stuck);
     ns_t begun = os_now();
-    for (int i = 0; i < 6; i++) assert_int_equal(hear(&scene.ranks[0], true), LOCAL_TICK);
+    for (int i = 0; i < 6; i++) assert_int_equal(scene_hear(&scene.ranks[0], true), LOCAL_TICK);
     assert_true(os_now() - begun >= 900 * NS_PER_MS); /* each fifth of a second, not all at once */
     sem_post(&scene.ranks[0].go);
-    assert_int_equal(hear(&scene.ranks[0], false), LOCAL_DONE); /* no cause: status OK */
-    bye(&scene.ranks[0]);
-    end(&scene);
+    assert_int_equal(scene_hear(&scene.ranks[0], false), LOCAL_DONE); /* no cause: status OK */
+    scene_bye(&scene.ranks[0]);
+    scene_end(&scene);
 }
 
 static void test_agent_comes_back(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 1, user_is_stuck);
+    scene_start_until_ready(&scene, 1, user_is_stuck);
     rank_t *rank = &scene.ranks[0];
     uint64_t incarnation = rank->hello.incarnation;
     uint16_t port = rank->port;
@@ -421,27 +200,27 @@ static void test_agent_comes_back(void **state)
         if (i == 1) assert_int_equal(send(rank->fd, "garbage of a broken agent", 25, MSG_NOSIGNAL), 25);
         if (i == 0) close(rank->fd);
         int old = rank->fd;
-        accept_session(rank);
+        scene_accept_session(rank);
         if (i == 1) close(old);
-        assert_int_equal(hear(rank, true), LOCAL_HELLO);
+        assert_int_equal(scene_hear(rank, true), LOCAL_HELLO);
         assert_true(rank->hello.incarnation == incarnation);
-        say_welcome(rank, LOCAL_MAJOR);
+        scene_say_welcome(rank, LOCAL_MAJOR);
         rank->port = 0;
-        assert_int_equal(hear(rank, false), LOCAL_BOUND);
+        assert_int_equal(scene_hear(rank, false), LOCAL_BOUND);
         assert_int_equal(rank->port, port);
-        assert_int_equal(hear(rank, false), LOCAL_READY);
+        assert_int_equal(scene_hear(rank, false), LOCAL_READY);
     }
     sem_post(&rank->go);
-    assert_int_equal(hear(rank, false), LOCAL_DONE);
+    assert_int_equal(scene_hear(rank, false), LOCAL_DONE);
     close(rank->fd); /* before its BYE: the end is said again */
-    accept_session(rank);
-    assert_int_equal(hear(rank, true), LOCAL_HELLO);
-    say_welcome(rank, LOCAL_MAJOR);
-    assert_int_equal(hear(rank, false), LOCAL_BOUND);
-    assert_int_equal(hear(rank, false), LOCAL_READY);
-    assert_int_equal(hear(rank, false), LOCAL_DONE);
-    bye(rank);
-    end(&scene);
+    scene_accept_session(rank);
+    assert_int_equal(scene_hear(rank, true), LOCAL_HELLO);
+    scene_say_welcome(rank, LOCAL_MAJOR);
+    assert_int_equal(scene_hear(rank, false), LOCAL_BOUND);
+    assert_int_equal(scene_hear(rank, false), LOCAL_READY);
+    assert_int_equal(scene_hear(rank, false), LOCAL_DONE);
+    scene_bye(rank);
+    scene_end(&scene);
 }
 
 /* Without its agent a worker goes on for failure_timeout, then all ranks end. */
@@ -449,18 +228,18 @@ static void test_agent_is_gone(void **state)
 {
     (void)state;
     scene_t scene;
-    start_until_ready(&scene, 2, user_is_stuck);
+    scene_start_until_ready(&scene, 2, user_is_stuck);
     ns_t begun = os_now();
     close(scene.ranks[0].fd);
     scene.ranks[0].fd = -1;
     unlink(scene.ranks[0].path);
-    assert_int_equal(hear(&scene.ranks[1], false), LOCAL_FAILED);
+    assert_int_equal(scene_hear(&scene.ranks[1], false), LOCAL_FAILED);
     assert_true(os_now() - begun >= NS_PER_S);
     assert_non_null(strstr(scene.ranks[1].end.cause.text, "agent of node node-0 is gone"));
     assert_int_equal(scene.ranks[1].end.cause.rank, 0);
-    bye(&scene.ranks[1]);
+    scene_bye(&scene.ranks[1]);
     for (uint32_t r = 0; r < 2; r++) sem_post(&scene.ranks[r].go);
-    end(&scene);
+    scene_end(&scene);
 }
 
 static void test_refused(void **state)
@@ -468,13 +247,14 @@ static void test_refused(void **state)
     (void)state;
     for (int way = 0; way < 3; way++) {
         scene_t scene;
-        start(&scene, 1, user_never);
+        scene_start(&scene, 1, user_never);
         rank_t *rank = &scene.ranks[0];
-        if (way == 0) say_end(rank, LOCAL_BYE, INSPAN_VERSION, "worker speaks version 1.0, the agent 9.0");
-        if (way == 1) say_welcome(rank, 9);
+        if (way == 0)
+            scene_say_end(rank, LOCAL_BYE, INSPAN_VERSION, "worker speaks version 1.0, the agent 9.0");
+        if (way == 1) scene_say_welcome(rank, 9);
         if (way == 2) {
             scene.failure_timeout = 0; /* a WELCOME that cannot be right */
-            say_welcome(rank, LOCAL_MAJOR);
+            scene_say_welcome(rank, LOCAL_MAJOR);
         }
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
@@ -483,7 +263,7 @@ static void test_refused(void **state)
         sem_post(&rank->done);
         assert_int_equal(rank->opened, way == 2 ? INSPAN_CORRUPT : INSPAN_VERSION);
         if (way < 2) assert_non_null(strstr(rank->err.text, "9.0"));
-        end(&scene);
+        scene_end(&scene);
     }
 }
 
@@ -493,16 +273,17 @@ static void test_ended_before_the_view(void **state)
     for (int way = 0; way < 2; way++) {
         scene_t scene;
         size_t n = 0;
-        start(&scene, 1, user_never);
+        scene_start(&scene, 1, user_never);
         rank_t *rank = &scene.ranks[0];
-        say_welcome(rank, LOCAL_MAJOR);
-        assert_int_equal(hear(rank, false), LOCAL_BOUND);
-        if (way == 0) say(rank, local_encode_empty(LOCAL_STOP, frame, sizeof frame, &n), &n);
-        if (way == 1) say_end(rank, LOCAL_LOST, INSPAN_PEER_LOST, "node cellar is lost");
-        assert_int_equal(hear(rank, false), LOCAL_FAILED);
+        scene_say_welcome(rank, LOCAL_MAJOR);
+        assert_int_equal(scene_hear(rank, false), LOCAL_BOUND);
+        if (way == 0)
+            scene_say(rank, local_encode_empty(LOCAL_STOP, scene_frame, sizeof scene_frame, &n), &n);
+        if (way == 1) scene_say_end(rank, LOCAL_LOST, INSPAN_PEER_LOST, "node cellar is lost");
+        assert_int_equal(scene_hear(rank, false), LOCAL_FAILED);
         assert_int_equal(rank->end.status, way == 0 ? INSPAN_ABORTED : INSPAN_PEER_LOST);
-        bye(rank);
-        end(&scene);
+        scene_bye(rank);
+        scene_end(&scene);
     }
 }
 
@@ -510,23 +291,23 @@ static void test_pair_that_cannot_connect(void **state)
 {
     (void)state;
     scene_t scene;
-    start(&scene, 2, user_never);
+    scene_start(&scene, 2, user_never);
     for (uint32_t r = 0; r < 2; r++) {
-        say_welcome(&scene.ranks[r], LOCAL_MAJOR);
-        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_BOUND);
+        scene_say_welcome(&scene.ranks[r], LOCAL_MAJOR);
+        assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_BOUND);
     }
     scene.ranks[1].port = 1; /* nobody listens there */
-    say_view(&scene);
+    scene_say_view(&scene);
     for (uint32_t r = 0; r < 2; r++) {
-        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_FAILED);
-        bye(&scene.ranks[r]);
+        assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_FAILED);
+        scene_bye(&scene.ranks[r]);
     }
     /* whose port it is, and not who noticed; rank 1 is told, or finds nobody there itself */
     assert_non_null(strstr(scene.ranks[0].end.text, "node-1"));
     assert_int_equal(scene.ranks[0].end.cause.rank, 1);
     assert_int_equal(scene.ranks[0].end.cause.noticed_by, 0);
     assert_string_equal(scene.ranks[0].end.cause.node, "node-1");
-    end(&scene);
+    scene_end(&scene);
 }
 
 /* ---- A rank that stands still on its way out */
@@ -586,14 +367,14 @@ static void test_a_pause_at_the_end(void **state)
     sem_init(&leaving, 0, 0);
     sem_init(&echo, 0, 0);
     sem_init(&frozen, 0, 0);
-    start(&scene, 3, user_leaves_while_rank_1_stands_still);
+    scene_start(&scene, 3, user_leaves_while_rank_1_stands_still);
     scene.failure_timeout = 6 * NS_PER_S;
-    begin(&scene);
+    scene_begin(&scene);
     for (uint32_t r = 0; r < 3; r++) {
-        assert_int_equal(hear(&scene.ranks[r], false), LOCAL_DONE);
-        bye(&scene.ranks[r]);
+        assert_int_equal(scene_hear(&scene.ranks[r], false), LOCAL_DONE);
+        scene_bye(&scene.ranks[r]);
     }
-    end(&scene);
+    scene_end(&scene);
 }
 
 static void test_no_agent(void **state)
