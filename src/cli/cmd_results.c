@@ -3,10 +3,14 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "cli/checkpoints.h"
 #include "cli/client.h"
 #include "cli/common_options.h"
 #include "cli/results.h"
 #include "cli/show.h"
+#include "train/checkpoint.h"
+
+#define KEEP_ALL UINT32_MAX
 
 static inspan_status_t fetch(const place_options_t *place, const char *number, const char *folder,
                              Inspan__V1__JobInfo **job, inspan_error_t *err)
@@ -19,11 +23,13 @@ static inspan_status_t fetch(const place_options_t *place, const char *number, c
     *job = client_job(client, id, err);
     if (*job == NULL)
         status = err->status;
-    else if ((*job)->n_results == 0)
+    else if ((*job)->n_results == 0 && (*job)->n_checkpoints == 0)
         status =
             error_set(err, INSPAN_NOT_FOUND, "job %" PRIu64 " (%.20s) has no results", id, (*job)->state);
     else
         status = results_fetch(client, *job, folder, err);
+    for (size_t i = 0; status == INSPAN_OK && i < (*job)->n_checkpoints; i++)
+        status = checkpoint_fetch_one(client, (*job)->checkpoints[i], folder, KEEP_ALL, err);
     rpc_client_close(client);
     return status;
 }
@@ -52,9 +58,18 @@ int cmd_results(int argc, char **argv)
         json_set_string(object, "results", folder);
         for (size_t i = 0; i < job->n_results; i++) json_append_string(files, job->results[i]->name);
         json_set(object, "files", files);
+        json_t *steps = json_array();
+        for (size_t i = 0; i < job->n_checkpoints; i++)
+            json_append_number(steps, (double)job->checkpoints[i]->step);
+        json_set(object, "checkpoints", steps);
         code = show_print_json(object);
     } else {
         for (size_t i = 0; i < job->n_results; i++) printf("wrote %s/%s\n", folder, job->results[i]->name);
+        for (size_t i = 0; i < job->n_checkpoints; i++) {
+            char name[32];
+            checkpoint_name(job->checkpoints[i]->step, name);
+            printf("wrote %s/%s\n", folder, name);
+        }
     }
     client_free(job);
     return code;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/checkpoints.h"
 #include "cli/client.h"
 #include "cli/cluster.h"
 #include "cli/common_options.h"
@@ -19,13 +20,14 @@ typedef struct train {
     place_options_t place;
     const char *nodes, *cpu, *link;
     uint64_t local;
-    bool json, detach;
+    bool json, detach, resume;
     interrupt_t interrupt;
     submit_t *submit;
     cluster_t *cluster; /* of --local */
     rpc_client_t *client;
     Inspan__V1__JobInfo *job; /* as it ended */
     bool fetched;             /* all its results lie in checkpoint.dir */
+    uint64_t checkpoint;      /* step of the newest that does; 0: none was fetched */
 } train_t;
 
 /* All agents of a private cluster take part, unless the job file allows fewer. */
@@ -50,6 +52,7 @@ static inspan_status_t check_options(train_t *train, char *nodes, inspan_error_t
     if (train->local > 0 && (train->place.manager != NULL || train->place.token != NULL))
         return error_set(err, INSPAN_INVALID,
                          "--local has a cluster of its own: --manager and --token do not go with it");
+    if (train->resume && submit_find_checkpoint(train->submit, err) != INSPAN_OK) return err->status;
     if (!train->detach && submit_check_results(train->submit, err) != INSPAN_OK) return err->status;
     if (nodes != NULL) return submit_pin(train->submit, nodes, err);
     return train->local > 0 ? fit_to_local(train, err) : INSPAN_OK;
@@ -86,51 +89,91 @@ static inspan_status_t tell_where_results_are(const train_t *train, inspan_error
                      text, train->job->id);
 }
 
+static void tell_submitted(const train_t *train, uint64_t id)
+{
+    const submit_t *submit = train->submit;
+    if (!train->detach) {
+        fprintf(stderr, "job %" PRIu64 " (%s) is submitted", id, submit->job.name);
+        if (submit->resume.given)
+            fprintf(stderr, "; it goes on after step %" PRIu64 " (%s)", submit->resume.step,
+                    submit->resume.path);
+        fputc('\n', stderr);
+    } else if (train->json) {
+        json_t *object = json_object();
+        json_set_number(object, "job", (double)id);
+        show_print_json(object);
+    } else {
+        printf("job %" PRIu64 " is submitted (inspan job %" PRIu64 " shows it, inspan results %" PRIu64
+               " fetches what it writes)\n",
+               id, id, id);
+    }
+}
+
+/* Follow the job to its end, with its checkpoints on the way. */
+static inspan_status_t follow(train_t *train, uint64_t id, inspan_error_t *err)
+{
+    const job_config_t *job = &train->submit->job;
+    watch_options_t watch = {.global_batch = job->train.global_batch,
+                             .evaluate_every = job->train.evaluate_every,
+                             .interrupt = &train->interrupt,
+                             .cluster = train->cluster};
+    inspan_status_t status = INSPAN_OK;
+    inspan_error_t lost = {0};
+    if (job->checkpoint.every > 0)
+        status = checkpoint_fetch_open(train->client, train->submit->results, submit_keep(train->submit),
+                                       &watch.checkpoints, err);
+    if (status == INSPAN_OK) status = watch_job(train->client, id, &watch, &train->job, err);
+    /* a checkpoint that is not here is no reason to leave the result there */
+    if (status == INSPAN_OK && watch.checkpoints != NULL &&
+        checkpoint_fetch_finish(watch.checkpoints, &train->interrupt, &train->checkpoint, &lost) != INSPAN_OK)
+        fprintf(stderr, "inspan: %s\n", lost.text);
+    checkpoint_fetch_close(watch.checkpoints);
+    return status;
+}
+
 static inspan_status_t run(train_t *train, inspan_error_t *err)
 {
     uint64_t id = 0;
-    watch_options_t watch = {.global_batch = train->submit->job.train.global_batch,
-                             .evaluate_every = train->submit->job.train.evaluate_every,
-                             .interrupt = &train->interrupt,
-                             .cluster = NULL};
     inspan_status_t status = connect_cluster(train, err);
     if (status == INSPAN_OK) status = submit_send(train->submit, train->client, &train->interrupt, &id, err);
     if (status != INSPAN_OK) return status;
-    if (train->detach) {
-        if (train->json) {
-            json_t *object = json_object();
-            json_set_number(object, "job", (double)id);
-            show_print_json(object);
-        } else {
-            printf("job %" PRIu64 " is submitted (inspan job %" PRIu64 " shows it, inspan results %" PRIu64
-                   " fetches what it writes)\n",
-                   id, id, id);
-        }
-        return INSPAN_OK;
-    }
-    fprintf(stderr, "job %" PRIu64 " (%s) is submitted\n", id, train->submit->job.name);
-    watch.cluster = train->cluster;
-    status = watch_job(train->client, id, &watch, &train->job, err);
+    tell_submitted(train, id);
+    if (train->detach) return INSPAN_OK;
+    status = follow(train, id, err);
     if (status != INSPAN_OK) return status;
     status = results_fetch(train->client, train->job, train->submit->results, err);
     train->fetched = status == INSPAN_OK;
     return train->fetched ? INSPAN_OK : tell_where_results_are(train, err);
 }
 
+/* "out/step-00000200"; empty: none was fetched. */
+static void checkpoint_text(const train_t *train, char text[PLACE_PATH_MAX + 40])
+{
+    char name[32];
+    text[0] = '\0';
+    if (train->checkpoint == 0) return;
+    checkpoint_name(train->checkpoint, name);
+    snprintf(text, PLACE_PATH_MAX + 40, "%s/%s", train->submit->results, name);
+}
+
 /* What is left to say once the job has ended; lost: why its results are not here, or NULL. The exit code. */
 static int conclude(const train_t *train, const inspan_error_t *lost)
 {
+    char checkpoint[PLACE_PATH_MAX + 40];
     bool done = strcmp(train->job->state, "done") == 0;
     json_t *summary = summary_json(train->job);
+    checkpoint_text(train, checkpoint);
     if (train->json) {
         const bool written = train->fetched && train->job->n_results > 0;
         json_set_string(summary, "results", written ? train->submit->results : NULL);
+        json_set_string(summary, "checkpoint", checkpoint[0] != '\0' ? checkpoint : NULL);
         if (lost != NULL) json_set(summary, "error", cli_error_json(lost));
         if (show_print_json(summary) != CLI_EXIT_OK) return CLI_EXIT_CLUSTER;
     } else {
         summary_print(stdout, summary);
         for (size_t i = 0; train->fetched && i < train->job->n_results; i++)
             printf("  wrote %s/%s\n", train->submit->results, train->job->results[i]->name);
+        if (checkpoint[0] != '\0') printf("  newest checkpoint %s\n", checkpoint);
         json_free(summary);
     }
     fflush(stdout);
@@ -140,6 +183,9 @@ static int conclude(const train_t *train, const inspan_error_t *lost)
     fprintf(stderr, "inspan: job %" PRIu64 " %s%s%s\n", train->job->id,
             strcmp(train->job->state, "cancelled") == 0 ? "was cancelled" : "failed",
             reason[0] != '\0' ? ": " : "", reason);
+    if (checkpoint[0] != '\0')
+        fprintf(stderr, "inspan: \"inspan train ... --resume\" goes on after step %" PRIu64 "\n",
+                train->checkpoint);
     return CLI_EXIT_JOB;
 }
 
@@ -186,6 +232,10 @@ int cmd_train(int argc, char **argv)
         OPTION_LOCAL(&train.local),
         OPTION_CPU(&train.cpu),
         OPTION_LINK(&train.link),
+        {.name = "resume",
+         .type = CLI_FLAG,
+         .help = "go on from the newest complete checkpoint in checkpoint.dir",
+         .value = &train.resume},
         {.name = "detach",
          .type = CLI_FLAG,
          .help = "submit and return; inspan job N shows it, inspan results N fetches",

@@ -110,7 +110,6 @@ static inspan_status_t check_memory(submit_t *submit, const nn_model_config_t *m
 
 inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t *submit, inspan_error_t *err)
 {
-    nn_model_config_t model = {0};
     bases_t bases;
     const char *slash = strrchr(path, '/');
     memset(submit, 0, sizeof *submit);
@@ -129,10 +128,76 @@ inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t
     if (status == INSPAN_OK && submit->job.data.labels[0] != '\0')
         status = add_data(submit, &bases, DATA_LABELS, submit->job.data.labels, err);
     if (status != INSPAN_OK) return status;
-    job_model_config(&submit->job, &model);
-    status = check_data(submit, &model, err);
-    if (status == INSPAN_OK) status = check_memory(submit, &model, err);
+    job_model_config(&submit->job, &submit->model);
+    status = check_data(submit, &submit->model, err);
+    if (status == INSPAN_OK) status = check_memory(submit, &submit->model, err);
     return status;
+}
+
+static void warn(void *context, const char *text)
+{
+    (void)context;
+    fprintf(stderr, "%s\n", text);
+}
+
+static inspan_status_t note_files(submit_resume_t *resume, inspan_error_t *err)
+{
+    inspan_status_t status = INSPAN_OK;
+    for (size_t i = 0; i < CHECKPOINT_FILES && status == INSPAN_OK; i++) {
+        submit_data_t *file = &resume->files[i];
+        file->key = checkpoint_files[i];
+        if (snprintf(file->path, sizeof file->path, "%s/%s", resume->path, file->key) >=
+            (int)sizeof file->path)
+            return error_set(err, INSPAN_INVALID, "path too long: %.100s...", resume->path);
+        status = rpc_file_hash(file->path, NULL, file->hash, &file->bytes, err);
+    }
+    return status;
+}
+
+inspan_status_t submit_find_checkpoint(submit_t *submit, inspan_error_t *err)
+{
+    checkpoint_found_t found;
+    checkpoint_config_t config;
+    checkpoint_state_t state;
+    submit_resume_t *resume = &submit->resume;
+    inspan_status_t status = checkpoint_find_newest(submit->results, warn, NULL, &found, err);
+    if (status == INSPAN_NOT_FOUND) {
+        char text[INSPAN_ERROR_TEXT];
+        snprintf(text, sizeof text, "%s", err->text);
+        return error_set(err, status,
+                         "--resume: %.300s; train without --resume, or name the folder: --set "
+                         "checkpoint.dir=FOLDER",
+                         text);
+    }
+    if (status != INSPAN_OK) return error_prefix(err, "--resume");
+    checkpoint_config_of(&submit->job, &submit->model, submit->samples, &config);
+    status = checkpoint_agrees(found.path, &config, &state, err);
+    if (status == INSPAN_OK && state.step >= submit->job.train.steps)
+        status =
+            error_set(err, INSPAN_INVALID,
+                      "all %" PRIu64 " steps are done: %.200s has the model; to go on, raise train.steps",
+                      state.step, found.path);
+    if (status != INSPAN_OK) return error_prefix(err, "--resume");
+    resume->step = state.step;
+    resume->view = state.view;
+    snprintf(resume->path, sizeof resume->path, "%s", found.path);
+    status = note_files(resume, err);
+    resume->given = status == INSPAN_OK;
+    return status;
+}
+
+static inspan_status_t check_mixing(const submit_t *submit, inspan_error_t *err)
+{
+    uint64_t step = 0;
+    if (submit->job.checkpoint.every == 0 || submit->resume.given ||
+        !checkpoint_highest(submit->results, &step))
+        return INSPAN_OK;
+    return error_set(
+        err, INSPAN_INVALID,
+        "checkpoint.dir %.200s holds checkpoints of an earlier training, up to step %" PRIu64
+        ": go on with it by --resume, remove its step-* folders, or choose another folder: --set "
+        "checkpoint.dir=FOLDER",
+        submit->results, step);
 }
 
 inspan_status_t submit_check_results(const submit_t *submit, inspan_error_t *err)
@@ -154,7 +219,13 @@ inspan_status_t submit_check_results(const submit_t *submit, inspan_error_t *err
     if (access(path, W_OK | X_OK) != 0)
         return error_set_errno(err, INSPAN_IO, "checkpoint.dir %s: cannot write in %s", submit->results,
                                path);
-    return INSPAN_OK;
+    return check_mixing(submit, err);
+}
+
+uint32_t submit_keep(const submit_t *submit)
+{
+    const uint64_t keep = submit->job.checkpoint.keep;
+    return keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX;
 }
 
 inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err)
@@ -211,6 +282,12 @@ static inspan_status_t put_data(const submit_data_t *data, rpc_client_t *client,
     return status;
 }
 
+/* An Artifact with room for its files. */
+typedef struct artifact {
+    Inspan__V1__Artifact message;
+    Inspan__V1__ResultFile files[CHECKPOINT_FILES], *list[CHECKPOINT_FILES];
+} artifact_t;
+
 static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client, Inspan__V1__DataFile *file,
                                  char absolute[PATH_MAX], interrupt_t *interrupt, inspan_error_t *err)
 {
@@ -226,12 +303,34 @@ static inspan_status_t send_data(const submit_data_t *data, rpc_client_t *client
     return INSPAN_OK;
 }
 
+/* The checkpoint's files into the store, and their list into the request. */
+static inspan_status_t send_resume(const submit_resume_t *resume, rpc_client_t *client,
+                                   interrupt_t *interrupt, artifact_t *artifact, inspan_error_t *err)
+{
+    inspan_status_t status = INSPAN_OK;
+    inspan__v1__artifact__init(&artifact->message);
+    for (size_t i = 0; i < CHECKPOINT_FILES && status == INSPAN_OK; i++) {
+        Inspan__V1__ResultFile *file = artifact->list[i] = &artifact->files[i];
+        inspan__v1__result_file__init(file);
+        file->name = (char *)(uintptr_t)resume->files[i].key;
+        file->hash = (char *)(uintptr_t)resume->files[i].hash;
+        file->bytes = resume->files[i].bytes;
+        status = put_data(&resume->files[i], client, interrupt, err);
+    }
+    artifact->message.step = resume->step;
+    artifact->message.view = resume->view;
+    artifact->message.n_files = CHECKPOINT_FILES;
+    artifact->message.files = artifact->list;
+    return status;
+}
+
 inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interrupt_t *interrupt,
                             uint64_t *id, inspan_error_t *err)
 {
     char config[CONFIG_MAX], absolute[SUBMIT_DATA_MAX][PATH_MAX];
     Inspan__V1__DataFile files[SUBMIT_DATA_MAX], *list[SUBMIT_DATA_MAX];
     Inspan__V1__SubmitRequest request = INSPAN__V1__SUBMIT_REQUEST__INIT;
+    artifact_t resume;
     if (job_format(&submit->job, config, sizeof config) != INSPAN_OK)
         return error_set(err, INSPAN_LIMIT, "the job's fields are too long");
     inspan_status_t status = INSPAN_OK;
@@ -240,7 +339,12 @@ inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interr
         list[i] = &files[i];
         status = send_data(&submit->data[i], client, &files[i], absolute[i], interrupt, err);
     }
+    if (status == INSPAN_OK && submit->resume.given) {
+        status = send_resume(&submit->resume, client, interrupt, &resume, err);
+        request.resume = &resume.message;
+    }
     if (status != INSPAN_OK) return status;
+    request.keep_checkpoints = submit_keep(submit);
     request.name = (char *)(uintptr_t)submit->job.name;
     request.config = config;
     request.n_data = submit->n_data;

@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/place.h"
 #include "rpc/rpc_files.h"
+#include "train/checkpoint.h"
 #include "train/job.h"
 
 #define SUBMIT_DATA_MAX  2                     /* data.path, data.labels */
@@ -24,6 +25,14 @@ typedef struct submit_data {
     uint64_t bytes;
 } submit_data_t;
 
+/* The checkpoint from which the job goes on. */
+typedef struct submit_resume {
+    bool given;
+    uint64_t step, view;
+    submit_data_t files[CHECKPOINT_FILES]; /* key: the file's name */
+    char path[CHECKPOINT_PATH_MAX];
+} submit_resume_t;
+
 typedef struct submit {
     job_config_t job;
     char folder[PLACE_PATH_MAX];  /* of the job file */
@@ -32,6 +41,8 @@ typedef struct submit {
     uint32_t n_data;
     uint64_t memory_bytes, model_bytes; /* that a node needs in all; without the data */
     uint64_t samples;                   /* training samples in the data */
+    nn_model_config_t model;            /* with the data's shape */
+    submit_resume_t resume;
     char *pinned[SUBMIT_NODES_MAX];
     uint32_t n_pinned;
 } submit_t;
@@ -40,8 +51,15 @@ typedef struct submit {
 inspan_status_t submit_prepare(const char *path, const cli_list_t *set, submit_t *submit,
                                inspan_error_t *err);
 
-/* Whether results can be written to checkpoint.dir, before hours of training; makes nothing. INVALID, IO. */
+/* Go on from the newest complete checkpoint in checkpoint.dir (damaged ones are told on stderr). NOT_FOUND:
+ * there is none; MISMATCH: it is of another job; INVALID: the job has ended with it. */
+inspan_status_t submit_find_checkpoint(submit_t *submit, inspan_error_t *err);
+
+/* Whether results can be written to checkpoint.dir, before hours of training; makes nothing. INVALID
+ * (also where checkpoints of an earlier training lie there, which new ones would mix with), IO. */
 inspan_status_t submit_check_results(const submit_t *submit, inspan_error_t *err);
+
+uint32_t submit_keep(const submit_t *submit); /* checkpoint.keep */
 
 /* "A,B" -> pinned nodes; the text is cut up in place and must outlive submit. INVALID. */
 inspan_status_t submit_pin(submit_t *submit, char *nodes, inspan_error_t *err);

@@ -120,11 +120,20 @@ static void take_event(watch_t *watch, Inspan__V1__JobEvent *event)
     bool first = watch->latest == NULL;
     client_free(watch->latest);
     watch->latest = event;
+    if (watch->options->checkpoints != NULL) checkpoint_fetch_offer(watch->options->checkpoints, event->job);
     show_progress(watch, event->job);
     if (event->text[0] != '\0') show_text(watch, event->text);
     /* the event that said why was sent before this stream was open */
     else if (first && strcmp(event->job->state, "queued") == 0 && event->job->reason[0] != '\0')
         show_waiting(watch, event->job->reason);
+}
+
+static void show_checkpoints(watch_t *watch)
+{
+    char text[600];
+    if (watch->options->checkpoints != NULL &&
+        checkpoint_fetch_told(watch->options->checkpoints, text, sizeof text))
+        show_text(watch, text);
 }
 
 /* ---- The manager's coming and going ---------------------------------------------------------- */
@@ -237,6 +246,7 @@ inspan_status_t watch_job(rpc_client_t *client, uint64_t id, const watch_options
     bool on = true;
     while (on && status == INSPAN_OK) {
         status = next_event(&watch, &on, err);
+        show_checkpoints(&watch);
         if (status == INSPAN_OK && on) status = on_interrupt(&watch, err);
         if (status == INSPAN_OK && on && options->cluster != NULL) {
             inspan_error_t lost = {
@@ -251,7 +261,10 @@ inspan_status_t watch_job(rpc_client_t *client, uint64_t id, const watch_options
     close_stream(&watch);
     if (status == INSPAN_OK) {
         *job = client_job(client, id, err); /* with the summaries */
-        if (*job == NULL) status = err->status;
+        if (*job == NULL)
+            status = err->status;
+        else if (options->checkpoints != NULL)
+            checkpoint_fetch_offer(options->checkpoints, *job);
     }
     client_free(watch.latest);
     return status;

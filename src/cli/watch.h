@@ -2,6 +2,7 @@
 #ifndef CLI_WATCH_H
 #define CLI_WATCH_H
 
+#include "cli/checkpoints.h"
 #include "cli/client.h"
 #include "cli/cluster.h"
 
@@ -9,8 +10,9 @@ typedef struct watch_options {
     uint64_t global_batch;   /* for the time left; 0: not shown */
     uint64_t evaluate_every; /* steps between held-out losses, to tell their step; 0: only at start and end */
     interrupt_t *interrupt;
-    cluster_t *cluster; /* a private one: looked after meanwhile; NULL */
-    ns_t away_bound;    /* how long a manager that is away is tried again; 0: 60 s */
+    cluster_t *cluster;              /* a private one: looked after meanwhile; NULL */
+    checkpoint_fetch_t *checkpoints; /* is offered what the job registers, its news are shown; NULL */
+    ns_t away_bound;                 /* how long a manager that is away is tried again; 0: 60 s */
 } watch_options_t;
 
 /*

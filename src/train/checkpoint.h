@@ -24,8 +24,13 @@
 
 #include "base/units.h"
 #include "nn/nn.h"
+#include "train/job.h"
 
 #define CHECKPOINT_PATH_MAX 4096
+
+/* The files of a checkpoint, the manifest last. */
+#define CHECKPOINT_FILES 5
+extern const char *const checkpoint_files[CHECKPOINT_FILES];
 
 /* What a checkpoint and a job that goes on from it must agree on. Of the optimiser only the kind and which
  * moments it has: a new learning rate or number of steps is the user's right. */
@@ -35,6 +40,10 @@ typedef struct checkpoint_config {
     uint64_t global_batch;
     uint64_t data_samples; /* nn_data_samples; 0: not known, not compared */
 } checkpoint_config_t;
+
+/* Of a job; model with the data's shape, data_samples as nn_data_samples gives them. */
+void checkpoint_config_of(const job_config_t *job, const nn_model_config_t *model, uint64_t data_samples,
+                          checkpoint_config_t *config);
 
 /* Weights and moments, as nn_model_params and nn_optimizer_state give them; the arrays stay the caller's. */
 typedef struct checkpoint_arrays {
@@ -107,6 +116,9 @@ typedef void (*checkpoint_warn_fn)(void *context, const char *text);
  * read). warn may be NULL. NOT_FOUND: none (the text says what there is), IO, INVALID (path too long). */
 inspan_status_t checkpoint_find_newest(const char *folder, checkpoint_warn_fn warn, void *context,
                                        checkpoint_found_t *found, inspan_error_t *err);
+
+/* The highest step of which there is a folder, whole or not; false: none. */
+bool checkpoint_highest(const char *folder, uint64_t *step);
 
 /* Is the folder `path` a complete checkpoint? *step: its step. CORRUPT, NOT_FOUND, IO, VERSION, NO_MEMORY:
  * the text names the file, expected and found. */

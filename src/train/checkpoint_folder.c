@@ -174,6 +174,16 @@ inspan_status_t checkpoint_find_newest(const char *folder, checkpoint_warn_fn wa
                      steps.n, steps.n == 1 ? "is" : "are");
 }
 
+bool checkpoint_highest(const char *folder, uint64_t *step)
+{
+    steps_t steps;
+    if (list_steps(folder, &steps, NULL) != INSPAN_OK) return false;
+    const bool any = steps.n > 0;
+    if (any) *step = steps.step[0];
+    free(steps.step);
+    return any;
+}
+
 /* ---- Putting one in place -------------------------------------------------------------------- */
 
 inspan_status_t checkpoint_stage(const char *folder, uint64_t step, char path[CHECKPOINT_PATH_MAX],

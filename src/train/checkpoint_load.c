@@ -8,9 +8,18 @@
 #include "base/error.h"
 #include "train/checkpoint_internal.h"
 
-#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
-#define FIELDS_MAX  16
-#define VALUE_MAX   32
+#define FIELDS_MAX 16
+#define VALUE_MAX  32
+
+void checkpoint_config_of(const job_config_t *job, const nn_model_config_t *model, uint64_t data_samples,
+                          checkpoint_config_t *config)
+{
+    memset(config, 0, sizeof *config);
+    config->model = *model;
+    job_optimizer_config(job, &config->optimizer);
+    config->global_batch = job->train.global_batch;
+    config->data_samples = data_samples;
+}
 
 /* ---- What must agree ------------------------------------------------------------------------- */
 

@@ -14,22 +14,21 @@
 #include "platform/os/os_file.h"
 #include "train/checkpoint_internal.h"
 
-#define FORMAT      "inspan-checkpoint"
-#define HASH_SIZE   33
-#define READ_PIECE  ((size_t)1 << 20)
-#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define FORMAT     "inspan-checkpoint"
+#define HASH_SIZE  33
+#define READ_PIECE ((size_t)1 << 20)
 
-/* Version 1 has exactly these, besides the manifest. */
-static const char *const file_names[] = {CHECKPOINT_WEIGHTS, "config.json", CHECKPOINT_OPTIMIZER,
-                                         CHECKPOINT_STATE};
-#define N_FILES COUNT_OF(file_names)
+/* Version 1 has exactly these. */
+const char *const checkpoint_files[CHECKPOINT_FILES] = {
+    CHECKPOINT_WEIGHTS, "config.json", CHECKPOINT_OPTIMIZER, CHECKPOINT_STATE, CHECKPOINT_MANIFEST};
+#define N_FILES ((size_t)CHECKPOINT_FILES - 1) /* that the manifest lists */
 
 typedef struct manifest {
     uint64_t step;
     struct {
         uint64_t bytes;
         char hash[HASH_SIZE];
-    } file[N_FILES]; /* as in file_names */
+    } file[N_FILES]; /* as in checkpoint_files */
 } manifest_t;
 
 /* ---- What the checkpoint's files share ------------------------------------------------------- */
@@ -135,14 +134,14 @@ inspan_status_t checkpoint_manifest_write(const char *folder, uint64_t step, uin
     *bytes = 0;
     for (size_t i = 0; i < N_FILES && status == INSPAN_OK; i++) {
         uint64_t size = 0, length = 0;
-        status = checkpoint_path(folder, file_names[i], path, err);
+        status = checkpoint_path(folder, checkpoint_files[i], path, err);
         int fd = status == INSPAN_OK ? open_plain(path, &size, err) : -1;
         if (status == INSPAN_OK && fd < 0) status = err->status;
         if (status == INSPAN_OK) status = hash_open(path, fd, hash, &length, err);
         if (fd >= 0) close(fd);
         if (status != INSPAN_OK) break;
         json_t *file = json_object();
-        json_set_string(file, "name", file_names[i]);
+        json_set_string(file, "name", checkpoint_files[i]);
         json_set_number(file, "bytes", (double)length);
         json_set_string(file, "xxh128", hash);
         json_append(files, file);
@@ -166,7 +165,7 @@ static inspan_status_t take_file(const json_t *entry, manifest_t *manifest, insp
 {
     const char *name = json_get_string(entry, "name"), *hash = json_get_string(entry, "xxh128");
     size_t i = 0;
-    while (i < N_FILES && (name == NULL || strcmp(name, file_names[i]) != 0)) i++;
+    while (i < N_FILES && (name == NULL || strcmp(name, checkpoint_files[i]) != 0)) i++;
     if (i == N_FILES)
         return error_set(err, INSPAN_CORRUPT, "it names a file \"%.40s\" that a checkpoint does not have",
                          name != NULL ? name : "");
@@ -231,7 +230,7 @@ inspan_status_t checkpoint_verify(const char *folder, uint64_t *step, inspan_err
     json_free(json);
     if (status != INSPAN_OK) return error_prefix(err, "%s", path);
     for (size_t i = 0; i < N_FILES && status == INSPAN_OK; i++) {
-        status = checkpoint_path(folder, file_names[i], path, err);
+        status = checkpoint_path(folder, checkpoint_files[i], path, err);
         if (status == INSPAN_OK)
             status = check_file(path, manifest.file[i].bytes, manifest.file[i].hash, err);
     }

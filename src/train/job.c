@@ -363,11 +363,6 @@ static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
             return error_set(err, INSPAN_UNSUPPORTED, "%s: %s is not in this version; it has %s",
                              later[i].key, value, later[i].built);
     }
-    if (job->checkpoint.every != 0)
-        return error_set(
-            err, INSPAN_UNSUPPORTED,
-            "checkpoint.every: checkpoints while training are not in this version; set it to 0 (the "
-            "trained model is written at the end)");
     if (job->nodes.labels[0] != '\0')
         return error_set(err, INSPAN_UNSUPPORTED,
                          "nodes.labels: choosing nodes by label is not in this version");

@@ -13,13 +13,15 @@ inspan_status_t job_memory(const job_config_t *job, const nn_model_config_t *mod
     inspan_status_t status = nn_model_memory(model, micro_batch, &weights, &activations, err);
     if (status != INSPAN_OK) return status;
     /* Weights, local gradients, reduced gradients, moments of the optimiser. */
-    uint64_t copies = 3 + (strcmp(job->train.optimizer, "adamw") == 0 ? 2 : job->train.momentum > 0);
+    const uint64_t moments = strcmp(job->train.optimizer, "adamw") == 0 ? 2 : job->train.momentum > 0;
+    uint64_t copies = 3 + moments;
+    if (job->checkpoint.every > 0) copies += 1 + moments; /* what a checkpoint is written from */
     /* A number of a CSV text has at least 2 bytes and becomes a real of 4 or 8, a row's label and its place
      * in the order 4 each, with the text beside while it is read: the narrowest row, "1,0", has the same
      * factors. */
     const uint64_t factor = strcmp(job->data.kind, "csv") != 0 ? 1 : model->dtype == NN_FP64 ? 5 : 3;
     const uint64_t process = 64u << 20; /* code, stacks, buffers of the wire */
-    if (weights > UINT64_MAX / 8 || __builtin_add_overflow(weights * copies, activations, bytes) ||
+    if (weights > UINT64_MAX / 16 || __builtin_add_overflow(weights * copies, activations, bytes) ||
         __builtin_mul_overflow(data_bytes, factor, &data_bytes) ||
         __builtin_add_overflow(*bytes, data_bytes, bytes) || __builtin_add_overflow(*bytes, process, bytes))
         return error_set(err, INSPAN_INVALID, "the size of model and data passes 2^64 bytes");

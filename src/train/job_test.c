@@ -174,7 +174,6 @@ static void faults_of_several_fields(void **state)
         {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native"},
         {"sync.exactness", "relaxed", INSPAN_UNSUPPORTED, "relaxed"},
         {"on_loss", "drop", INSPAN_UNSUPPORTED, "drop"},
-        {"checkpoint.every", "200", INSPAN_UNSUPPORTED, "checkpoint.every"},
         {"nodes.labels", "fast", INSPAN_UNSUPPORTED, "nodes.labels"},
         {"nodes.gpu", "cuda", INSPAN_UNSUPPORTED, "nodes.gpu"},
     };
