@@ -109,8 +109,10 @@ typedef enum elastic_event_type {
     ELASTIC_EV_MESSAGE,  /* from, data, bytes (read during the call alone) */
     ELASTIC_EV_COMPUTED, /* lease, n: these leases are in the local sums of all buckets. Counts until the next
                             VIEW */
-    ELASTIC_EV_READY, /* view, bucket: its local sum is final for this view (any order; of a salvaged bucket:
-                         nothing to do) */
+    ELASTIC_EV_READY,   /* view, bucket: its local sum is final for this view. Gradients: in any order, before
+                           the   COMPUTED of the last run. The tally: just before or after it, also where it is
+                           salvaged   (the vote waits for it). Of other salvaged buckets: nothing to do, may be
+                           left out */
     ELASTIC_EV_REDUCED, /* view, bucket: reduced or taken, whole, checked */
     ELASTIC_EV_CHUNK,   /* view, bucket (the chunk), step (version): the promised copy is in, whole, checked.
                            Believe   elastic_chunk() afterwards. */

@@ -162,12 +162,17 @@ struct elastic {
     uint64_t chunk[ELASTIC_BUCKETS_MAX];
     elastic_set_t promised;
 
-    bool wants_leave, left, stuck;
+    bool wants_leave, told_leave; /* told: in this view, by REPORT or LEAVE */
+    bool left, stuck, ended;      /* LEFT, STUCK (of this view), END were done */
+    bool said_complete;           /* in this step's vote (N2) */
+    /* By the grants that a VIEW ended: number + 1 of the worker that each lease of this step was granted to.
+     */
+    uint64_t grantee[ELASTIC_LEASES_MAX];
 
     /* leader */
-    uint64_t reported, votes, complete, wish; /* members */
+    uint64_t reported, votes, complete, wish; /* members; wish: full ones that want to leave */
     uint64_t hints[ELASTIC_MEMBERS_MAX];
-    elastic_set_t vote_chunks[ELASTIC_MEMBERS_MAX];
+    elastic_set_t here[ELASTIC_MEMBERS_MAX]; /* chunks that a member needs no copy of */
     elastic_report_t reports[ELASTIC_MEMBERS_MAX];
 
     elastic_message_t out, message; /* being sent, being read: kept here, too big for a stack */
@@ -175,36 +180,46 @@ struct elastic {
 };
 
 /* elastic.c */
-bool elastic_light_step(const elastic_t *e, uint64_t step);
-uint64_t elastic_end(const elastic_t *e);                            /* step after the last */
-elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step); /* those that the step reduces */
-bool elastic_holds_all(const elastic_t *e);
 void elastic_do(elastic_t *e, elastic_action_type_t type, uint32_t bucket, uint32_t peer);
-void elastic_send(elastic_t *e, uint32_t to,
-                  elastic_message_type_t type); /* fills e->out's header; the rest is the caller's */
+/* A message about this view and step; the caller fills the rest of what comes back, then sends it (again). */
+elastic_message_t *elastic_draft(elastic_t *e, elastic_message_type_t type);
+void elastic_send(elastic_t *e, uint32_t to);
+/* Status for good (MISMATCH, CORRUPT), or of this event alone. */
 inspan_status_t elastic_fail(elastic_t *e, inspan_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 inspan_status_t elastic_misuse(elastic_t *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* elastic_query.c */
+bool elastic_light_step(const elastic_t *e, uint64_t step);
+uint64_t elastic_end(const elastic_t *e);                            /* the step after the last */
+elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step); /* those that the step reduces */
+bool elastic_holds_all(const elastic_t *e);
+elastic_set_t elastic_chunks_here(const elastic_t *e); /* those that need no copy */
+
+/* elastic_reconcile.c */
+void elastic_reconcile(elastic_t *e); /* after a VIEW: report */
+inspan_status_t elastic_on_report(elastic_t *e, uint32_t from);
+inspan_status_t elastic_on_decide(elastic_t *e, uint32_t from);
+inspan_status_t elastic_decide_if_all_reported(elastic_t *e);
+
+/* elastic_decide.c: the leader's decision, into e->out (what is common to all members). */
+inspan_status_t elastic_decide(elastic_t *e, bool *stuck);
+
 /* elastic_commit.c */
-void elastic_commit_step(elastic_t *e); /* DO_COMMIT, then everything is about the next step */
-void elastic_open_step(elastic_t *e, const uint8_t *plan); /* RUN with e->full, e->owner, e->salvaged */
+void elastic_commit_step(elastic_t *e);                    /* DO_COMMIT; then all is about the next step */
+void elastic_open_step(elastic_t *e, const uint8_t *plan); /* RUN, with the member's full, owner, salvaged */
 inspan_status_t elastic_progress(elastic_t *e);            /* vote and, as the leader, commit if it is time */
 inspan_status_t elastic_on_vote(elastic_t *e, uint32_t from);
 inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from);
-void elastic_maybe_left(elastic_t *e);
-inspan_status_t elastic_check_grants(elastic_t *e, uint32_t from, bool whole);
-
-/* elastic_reconcile.c */
-inspan_status_t elastic_reconcile(elastic_t *e); /* after a VIEW: report, or as the leader collect */
-inspan_status_t elastic_on_report(elastic_t *e, uint32_t from);
-inspan_status_t elastic_on_decide(elastic_t *e, uint32_t from);
+void elastic_tell_leave(elastic_t *e);
+void elastic_left_if_free(elastic_t *e);
 
 /* elastic_table.c */
+/* Grant `leases` to the full members, none of the others to anybody. */
 void elastic_table(uint64_t full, elastic_set_t leases, bool saving, uint8_t owner[ELASTIC_LEASES_MAX]);
-/* Row of the plan for member `to`: what it gives, or what it takes. missing: chunks each newcomer lacks. */
-typedef struct elastic_plan {
-    uint8_t give[ELASTIC_MEMBERS_MAX][ELASTIC_MEMBERS_MAX]; /* (donor, newcomer) */
-} elastic_plan_t;
+/* N1, N2: which chunk member `to` gives to (a full one) or takes from (others) each member; NOBODY: none.
+ * here: chunks that each member needs no copy of. */
+void elastic_plan(uint64_t full, uint32_t n, const elastic_set_t *here, uint32_t chunks, uint32_t to,
+                  uint8_t row[ELASTIC_MEMBERS_MAX]);
 
 #endif

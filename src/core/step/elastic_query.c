@@ -164,6 +164,15 @@ bool elastic_holds_all(const elastic_t *e)
     return set_empty(set_minus(elastic_buckets_of(e, e->step), e->held));
 }
 
+/* Who wants to leave needs no copy of anything. */
+elastic_set_t elastic_chunks_here(const elastic_t *e)
+{
+    elastic_set_t set = EMPTY_SET;
+    for (uint32_t i = 0; i + 1 < e->config.buckets; i++)
+        if (e->wants_leave || elastic_chunk(e, i)) set_add(&set, i);
+    return set;
+}
+
 const inspan_error_t *elastic_error(const elastic_t *e)
 {
     return &e->error;

@@ -1,0 +1,62 @@
+/* Random histories of the elastic step in production's build: no violation in many thousand seeds. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/step/elastic_world_test.h"
+
+#define SEEDS 8000
+
+static void histories(const world_options_t *options, uint64_t from, uint64_t n, world_result_t *result)
+{
+    for (uint64_t seed = from; seed < from + n; seed++) {
+        world_run(seed, options, result);
+        if (result->violation[0]) fail_msg("seed %" PRIu64 ": %s", seed, result->violation);
+    }
+}
+
+static void no_fault_no_loss(void **state)
+{
+    (void)state;
+    world_result_t result = {0};
+    world_options_t options = {0};
+    histories(&options, 0, SEEDS / 10, &result);
+    assert_true(result.commits > 0 && result.views == SEEDS / 10 && result.dropped == 0);
+}
+
+static void random_histories_keep_the_invariants(void **state)
+{
+    (void)state;
+    world_result_t result = {0};
+    histories(&world_all_faults, 0, SEEDS, &result);
+    printf("commits %" PRIu64 ", views %" PRIu64 ", salvaged %" PRIu64 ", rejoined %" PRIu64
+           ", dropped %" PRIu64 ", left %" PRIu64 ", led by others than full ones %" PRIu64 ", stuck %" PRIu64
+           ", light reconciles %" PRIu64 ", commits of old views' bits %" PRIu64 "\n",
+           result.commits, result.views, result.salvaged, result.rejoined, result.dropped, result.left,
+           result.listener_leads, result.stuck, result.light_reconciles, result.recommits);
+    /* What is interesting does happen. */
+    assert_true(result.salvaged > 100 && result.rejoined > 100 && result.dropped > 100 && result.left > 100);
+    assert_true(result.listener_leads > 10 && result.stuck > 10 && result.light_reconciles > 100);
+    assert_true(result.recommits > 100);
+}
+
+int main(void)
+{
+    const char *seed = getenv("ELASTIC_SEED"); /* one history, with what happens */
+    if (seed) {
+        world_result_t result = {0};
+        world_options_t options = world_all_faults;
+        options.trace = true;
+        world_run(strtoull(seed, NULL, 10), &options, &result);
+        return result.violation[0] != 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_fault_no_loss),
+        cmocka_unit_test(random_histories_keep_the_invariants),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

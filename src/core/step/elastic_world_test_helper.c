@@ -1,0 +1,777 @@
+#include "core/step/elastic_world_test.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "core/step/elastic.h"
+#include "core/step/planted.h"
+
+#define PROCS      9 /* processes of one history, the lost ones included */
+#define VIEWS      40
+#define BUCKETS    4
+#define LEASES     5
+#define STEPS      8 /* of one history, the light ones included */
+#define MESSAGES   512
+#define OPS        1024
+#define COPIES     1024
+#define ACTS_LIMIT 20000 /* of one history: beyond it does not end (I5) */
+
+const world_options_t world_all_faults = {
+    .drop = true, .crashes = 3, .zombies = 2, .broken = 2, .newcomers = 2, .leavers = 1};
+
+const world_options_t world_small = {.small = true, .crashes = 2, .zombies = 2, .broken = 1, .newcomers = 2};
+
+typedef struct tensor {
+    uint64_t sum;
+    uint32_t bits; /* view in which it was reduced: what rounding would show */
+    uint8_t count[LEASES];
+} tensor_t;
+
+typedef struct world world_t;
+
+typedef struct proc {
+    world_t *world;
+    elastic_t *e;
+    uint32_t number, fuse; /* fuse: dies at the fuse-th action from now; 0: does not */
+    bool up, left, stuck, ended;
+    uint64_t view, next_step; /* as last seen: never go back */
+    bool has_step;
+    uint64_t weights[BUCKETS];
+    tensor_t local[BUCKETS], held[BUCKETS];
+    bool ready[BUCKETS], foreign[BUCKETS]; /* foreign: held or to be taken when the step began (salvaged) */
+    bool running, last;                    /* a run of leases is under way */
+    uint32_t first, n, next;
+    uint32_t order; /* reductions started in this view */
+} proc_t;
+
+typedef struct message {
+    uint32_t from, to;
+    uint64_t view;
+    size_t bytes;
+    uint8_t data[512];
+} message_t;
+
+typedef struct op { /* one all-reduce */
+    uint64_t view, step;
+    uint32_t bucket, order, given, delivered; /* masks of numbers */
+    tensor_t sum;
+} op_t;
+
+typedef struct copy { /* a salvaged bucket or a chunk from one to another */
+    uint64_t view, step;
+    uint32_t from, to, bucket;
+    bool chunk, given, taken, sent, delivered;
+    tensor_t tensor;
+    uint64_t weights;
+} copy_t;
+
+typedef struct view {
+    uint32_t n, numbers[PROCS];
+} view_t;
+
+struct world {
+    rng_t rng;
+    world_options_t options;
+    world_result_t *result;
+    elastic_config_t config;
+    proc_t procs[PROCS];
+    uint32_t n_procs;
+    view_t views[VIEWS];
+    uint64_t view; /* newest */
+    message_t messages[MESSAGES];
+    uint32_t n_messages;
+    op_t ops[OPS];
+    uint32_t n_ops;
+    copy_t copies[COPIES];
+    uint32_t n_copies;
+    uint32_t crashes, zombies, broken, newcomers, leavers; /* left to do */
+    bool thorough;                                         /* nothing is held back any more */
+    /* ghosts */
+    bool committed[STEPS][BUCKETS], weights_known[STEPS + 1];
+    tensor_t first[STEPS][BUCKETS];
+    uint64_t weights[STEPS + 1][BUCKETS];
+};
+
+static void violated(world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void violated(world_t *world, const char *format, ...)
+{
+    if (world->result->violation[0]) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(world->result->violation, sizeof world->result->violation, format, arguments);
+    va_end(arguments);
+    if (world->options.trace) printf("VIOLATION %s\n", world->result->violation);
+}
+
+#define TRACE(world, ...)                                                                                    \
+    do {                                                                                                     \
+        if ((world)->options.trace) printf(__VA_ARGS__);                                                     \
+    } while (0)
+
+static bool planted(const world_t *world, uint32_t bug)
+{
+    return (world->options.planted & bug) != 0;
+}
+
+static uint32_t below(world_t *world, uint32_t bound)
+{
+    return (uint32_t)rng_below(&world->rng, bound);
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t x = a * 0x9e3779b97f4a7c15ull ^ (b + 0x7f4a7c15ull) * 0xff51afd7ed558ccdull;
+    return x ^ x >> 29;
+}
+
+static int index_in(const view_t *view, uint32_t number)
+{
+    for (uint32_t i = 0; i < view->n; i++)
+        if (view->numbers[i] == number) return (int)i;
+    return -1;
+}
+
+static uint32_t rel(const world_t *world, uint64_t step) /* steps of ghosts count from the first */
+{
+    return (uint32_t)(step - world->config.first_step);
+}
+
+static bool light(const world_t *world, uint64_t step)
+{
+    return step >= world->config.steps;
+}
+
+/* ---- actions ---- */
+
+static op_t *find_op(world_t *world, uint64_t view, uint64_t step, uint32_t bucket)
+{
+    for (uint32_t i = world->n_ops; i-- > 0;) {
+        op_t *op = &world->ops[i];
+        if (op->view == view && op->step == step && op->bucket == bucket) return op;
+    }
+    return NULL;
+}
+
+static void do_reduce(proc_t *p, const elastic_action_t *action)
+{
+    world_t *world = p->world;
+    op_t *op = find_op(world, action->view, action->step, action->bucket);
+    if (!op) {
+        if (world->n_ops == OPS) abort();
+        op = &world->ops[world->n_ops++];
+        *op = (op_t){.view = action->view, .step = action->step, .bucket = action->bucket, .order = p->order};
+    }
+    if (op->order != p->order)
+        violated(world,
+                 "rank %u starts bucket %u of step %" PRIu64 " as reduction %u of view %" PRIu64
+                 ", others as %u",
+                 p->number, action->bucket, action->step, p->order, action->view, op->order);
+    p->order++;
+    if (op->given >> p->number & 1) violated(world, "rank %u contributes twice", p->number);
+    op->given |= 1u << p->number;
+    op->sum.sum += p->local[action->bucket].sum;
+    op->sum.bits = (uint32_t)action->view;
+    for (uint32_t l = 0; l < LEASES; l++) op->sum.count[l] += p->local[action->bucket].count[l];
+}
+
+static void do_copy(proc_t *p, const elastic_action_t *action, bool chunk, bool give)
+{
+    world_t *world = p->world;
+    uint32_t peer = world->views[action->view].numbers[action->peer];
+    uint32_t from = give ? p->number : peer, to = give ? peer : p->number;
+    copy_t *copy = NULL;
+    for (uint32_t i = world->n_copies; i-- > 0 && !copy;) {
+        copy_t *c = &world->copies[i];
+        if (c->view == action->view && c->step == action->step && c->from == from && c->to == to &&
+            c->bucket == action->bucket && c->chunk == chunk)
+            copy = c;
+    }
+    if (!copy) {
+        if (world->n_copies == COPIES) abort();
+        copy = &world->copies[world->n_copies++];
+        *copy = (copy_t){.view = action->view,
+                         .step = action->step,
+                         .from = from,
+                         .to = to,
+                         .bucket = action->bucket,
+                         .chunk = chunk};
+    }
+    if (give ? copy->given : copy->taken) violated(world, "the same copy twice");
+    if (give)
+        copy->given = true;
+    else
+        copy->taken = true;
+    if (!chunk && !give) p->foreign[action->bucket] = true;
+}
+
+/* I1, I2, I4 at a commit; then the update. */
+static void do_commit(proc_t *p, const elastic_action_t *action)
+{
+    world_t *world = p->world;
+    uint32_t s = rel(world, action->step), buckets = world->config.buckets;
+    elastic_set_t expected = elastic_expected(p->e);
+    world->result->commits++;
+    if (p->has_step && action->step != p->next_step)
+        violated(world, "I4: rank %u commits step %" PRIu64 " after %" PRIu64, p->number, action->step,
+                 p->next_step - 1);
+    p->has_step = true;
+    p->next_step = action->step + 1;
+    for (uint32_t b = light(world, action->step) ? buckets - 1 : 0; b < buckets; b++) {
+        uint64_t tag;
+        if (!elastic_held(p->e, b, &tag) || tag != p->held[b].bits) {
+            violated(world, "R1: rank %u commits step %" PRIu64 " without bucket %u", p->number, action->step,
+                     b);
+            return;
+        }
+        for (uint32_t l = 0; l < world->config.leases; l++)
+            if (p->held[b].count[l] != elastic_has(&expected, l))
+                violated(world, "I2: step %" PRIu64 " is committed with lease %u %u times in bucket %u",
+                         action->step, l, p->held[b].count[l], b);
+        if (world->committed[s][b] && memcmp(&world->first[s][b], &p->held[b], sizeof p->held[b]) != 0)
+            violated(world,
+                     "I1: rank %u commits step %" PRIu64 " with bucket %u of view %u, another of view %u",
+                     p->number, action->step, b, p->held[b].bits, world->first[s][b].bits);
+        if (world->committed[s][b] && tag != action->view) world->result->recommits++;
+        world->committed[s][b] = true;
+        world->first[s][b] = p->held[b];
+    }
+    for (uint32_t l = 0; l < world->config.leases; l++) world->result->dropped += !elastic_has(&expected, l);
+    for (uint32_t c = 0; c + 1 < buckets; c++) {
+        if (!world->weights_known[s]) abort();
+        uint64_t before = world->weights[s][c];
+        const tensor_t *sum = &world->first[s][c];
+        world->weights[s + 1][c] = light(world, action->step) ? before : mix(before, sum->sum + sum->bits);
+        if (!elastic_applies(p->e, c)) continue;
+        p->weights[c] = mix(p->weights[c], p->held[c].sum + p->held[c].bits);
+        if (planted(world, PLANTED_SCALARS)) p->weights[c] += action->view;
+    }
+    world->weights_known[s + 1] = true;
+    memset(p->local, 0, sizeof p->local);
+    memset(p->held, 0, sizeof p->held);
+}
+
+static void send(proc_t *p, const elastic_action_t *action)
+{
+    world_t *world = p->world;
+    if (world->n_messages == MESSAGES || action->bytes > sizeof world->messages[0].data) abort();
+    message_t *m = &world->messages[world->n_messages++];
+    m->from = p->number;
+    m->to = world->views[action->view].numbers[action->peer];
+    m->view = action->view;
+    m->bytes = action->bytes;
+    memcpy(m->data, action->data, action->bytes);
+}
+
+static void begin_work(proc_t *p)
+{
+    memset(p->ready, 0, sizeof p->ready);
+    uint64_t hash = 1;
+    bool all = true;
+    for (uint32_t c = 0; c + 1 < p->world->config.buckets; c++) {
+        all = all && elastic_chunk(p->e, c);
+        hash = mix(hash, p->weights[c]);
+    }
+    if (all) elastic_hint(p->e, hash);
+}
+
+static void perform(void *context, const elastic_action_t *action)
+{
+    proc_t *p = context;
+    world_t *world = p->world;
+    if (p->fuse != 0 && --p->fuse == 0) {
+        p->up = false;
+        TRACE(world, "    rank %u dies before: %s\n", p->number, elastic_action_name(action->type));
+    }
+    if (!p->up) return;
+    uint64_t view = 0, step = 0;
+    const char *what = action->data ? elastic_message_name(action->data, action->bytes, &view, &step) : "";
+    TRACE(world, "    rank %u: %s %s bucket %u peer %u step %" PRIu64 "\n", p->number,
+          elastic_action_name(action->type), what, action->bucket, action->peer, action->step);
+    switch (action->type) {
+    case ELASTIC_DO_SEND: send(p, action); break;
+    case ELASTIC_DO_WORK: begin_work(p); break;
+    case ELASTIC_DO_REDUCE: do_reduce(p, action); break;
+    case ELASTIC_DO_PASS:
+        world->result->salvaged++;
+        do_copy(p, action, false, true);
+        break;
+    case ELASTIC_DO_TAKE: do_copy(p, action, false, false); break;
+    case ELASTIC_DO_GIVE_CHUNK: do_copy(p, action, true, true); break;
+    case ELASTIC_DO_TAKE_CHUNK: do_copy(p, action, true, false); break;
+    case ELASTIC_DO_COMMIT:
+        do_commit(p, action);
+        memset(p->foreign, 0, sizeof p->foreign);
+        break;
+    case ELASTIC_DO_FULL: world->result->rejoined++; break;
+    case ELASTIC_DO_LEFT:
+        world->result->left++;
+        p->left = true;
+        break;
+    case ELASTIC_DO_STUCK:
+        world->result->stuck++;
+        p->stuck = true;
+        break;
+    case ELASTIC_DO_END:
+        if (p->ended) violated(world, "rank %u ends twice", p->number);
+        p->ended = true;
+        break;
+    }
+}
+
+/* ---- one event, and what must hold after it ---- */
+
+static void check_proc(proc_t *p)
+{
+    world_t *world = p->world;
+    uint64_t view = elastic_view(p->e), step = elastic_step(p->e);
+    if (view < p->view) violated(world, "I3: rank %u goes back to view %" PRIu64, p->number, view);
+    p->view = view;
+    if (elastic_role(p->e) == ELASTIC_FRESH) return;
+    if (p->has_step && step != p->next_step)
+        violated(world, "I4: rank %u goes from step %" PRIu64 " to %" PRIu64, p->number, p->next_step, step);
+    p->has_step = true;
+    p->next_step = step;
+    if (!p->up || rel(world, step) > STEPS || !world->weights_known[rel(world, step)]) return;
+    for (uint32_t c = 0; c + 1 < world->config.buckets; c++)
+        if (elastic_chunk(p->e, c) && p->weights[c] != world->weights[rel(world, step)][c])
+            violated(world, "I1: rank %u has other weights in chunk %u before step %" PRIu64, p->number, c,
+                     step);
+}
+
+static inspan_status_t feed(proc_t *p, elastic_event_t event)
+{
+    inspan_status_t status = elastic_handle(p->e, &event);
+    if (!p->up) return INSPAN_OK;
+    if (status != INSPAN_OK && status != INSPAN_PENDING)
+        violated(p->world, "rank %u: %s: %s", p->number, inspan_status_text(status),
+                 elastic_error(p->e)->text);
+    check_proc(p);
+    return status;
+}
+
+/* ---- what a process can do; each returns whether it did something ---- */
+
+static bool enter_view(proc_t *p)
+{
+    world_t *world = p->world;
+    if (p->running && !planted(world, PLANTED_MIDBACK)) return false; /* V2: between two micro-batches */
+    uint64_t fits[VIEWS];
+    uint32_t n = 0;
+    for (uint64_t v = elastic_view(p->e) + 1; v <= world->view; v++)
+        if (index_in(&world->views[v], p->number) >= 0) fits[n++] = v;
+    if (n == 0) return false;
+    uint64_t v = below(world, 2) ? fits[n - 1] : fits[below(world, n)]; /* views may be skipped */
+    elastic_event_t event = {.type = ELASTIC_EV_VIEW,
+                             .view = v,
+                             .first_view = v == 1,
+                             .numbers = world->views[v].numbers,
+                             .n = world->views[v].n};
+    event.index = (uint32_t)index_in(&world->views[v], p->number);
+    TRACE(world, "rank %u enters view %" PRIu64 " (index %u of %u)\n", p->number, v, event.index, event.n);
+    p->running = p->stuck = false;
+    p->order = 0;
+    memset(p->ready, 0, sizeof p->ready);
+    memset(p->foreign, 0, sizeof p->foreign);
+    if (event.index == 0 && elastic_role(p->e) != ELASTIC_FULL) world->result->listener_leads++;
+    if (v > 1 && elastic_light(p->e)) world->result->light_reconciles++;
+    feed(p, event);
+    return true;
+}
+
+static bool take_message(proc_t *p)
+{
+    world_t *world = p->world;
+    uint32_t start = world->n_messages ? below(world, world->n_messages) : 0;
+    for (uint32_t k = 0; k < world->n_messages; k++) {
+        uint32_t i = (start + k) % world->n_messages;
+        message_t m = world->messages[i];
+        if (m.to != p->number || m.view > elastic_view(p->e)) continue;
+        bool first = true; /* in order within a pair and view */
+        for (uint32_t j = 0; j < i; j++) {
+            const message_t *o = &world->messages[j];
+            first = first && !(o->to == m.to && o->from == m.from && o->view == m.view);
+        }
+        if (!first) continue;
+        world->n_messages--;
+        memmove(&world->messages[i], &world->messages[i + 1],
+                (world->n_messages - i) * sizeof world->messages[0]);
+        int from = index_in(&world->views[elastic_view(p->e)], m.from);
+        elastic_event_t event = {.type = ELASTIC_EV_MESSAGE,
+                                 .from = from < 0 ? UINT32_MAX : (uint32_t)from,
+                                 .data = m.data,
+                                 .bytes = m.bytes};
+        TRACE(world, "rank %u hears %u (view %" PRIu64 ")\n", p->number, m.from, m.view);
+        feed(p, event);
+        return true;
+    }
+    return false;
+}
+
+static void add_lease(proc_t *p, uint32_t b)
+{
+    for (uint32_t l = p->first; l < p->first + p->n; l++) {
+        if (planted(p->world, PLANTED_SKIPSALV) && (p->foreign[b] || elastic_held(p->e, b, NULL))) continue;
+        p->local[b].sum += mix(mix(elastic_step(p->e), l), b + 1); /* L2: every bucket, salvaged ones too */
+        p->local[b].count[l]++;
+    }
+}
+
+static void ready(proc_t *p, uint32_t b)
+{
+    if (p->ready[b]) return;
+    p->ready[b] = true;
+    if (elastic_phase(p->e) != ELASTIC_RUN) return;
+    feed(p, (elastic_event_t){.type = ELASTIC_EV_READY, .view = elastic_view(p->e), .bucket = b});
+}
+
+/* One bucket of the backward pass of the run under way; the tally last. */
+static void go_on(proc_t *p)
+{
+    world_t *world = p->world;
+    uint32_t buckets = world->config.buckets, b = p->next++;
+    if (b + 1 < buckets) {
+        add_lease(p, b);
+        if (p->last && !elastic_light(p->e)) ready(p, b);
+        return;
+    }
+    add_lease(p, b);
+    bool before = below(world, 2);
+    uint64_t view = elastic_view(p->e);
+    if (before && p->last) ready(p, b);
+    p->running = false;
+    if (!p->up) return;
+    feed(p, (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = p->first, .n = p->n});
+    if (!before && p->last && p->up && elastic_view(p->e) == view) ready(p, b);
+}
+
+static bool work(proc_t *p)
+{
+    world_t *world = p->world;
+    if (p->running) {
+        go_on(p);
+        return true;
+    }
+    uint32_t first, n, b = world->config.buckets - 1;
+    bool last;
+    elastic_grant(p->e, 1 + below(world, LEASES), &first, &n, &last);
+    if (n > 0) {
+        p->running = true;
+        p->first = first;
+        p->n = n;
+        p->last = last;
+        p->next = elastic_light(p->e) ? b : 0;
+        TRACE(world, "rank %u computes leases %u..%u of step %" PRIu64 "%s\n", p->number, first,
+              first + n - 1, elastic_step(p->e), last ? ", its last" : "");
+        go_on(p);
+        return true;
+    }
+    if (!last || elastic_phase(p->e) != ELASTIC_RUN) return false;
+    uint32_t start = below(world, world->config.buckets);
+    for (uint32_t k = 0; k < world->config.buckets; k++) {
+        b = (start + k) % world->config.buckets;
+        if (p->ready[b] || elastic_held(p->e, b, NULL) ||
+            (elastic_light(p->e) && b + 1 < world->config.buckets))
+            continue;
+        ready(p, b);
+        return true;
+    }
+    return false;
+}
+
+static uint32_t mask_of(const view_t *view)
+{
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < view->n; i++) mask |= 1u << view->numbers[i];
+    return mask;
+}
+
+/* B1: what the receiver of a reduced bucket checks. */
+static void check_reduced(proc_t *p, const tensor_t *sum, uint32_t bucket)
+{
+    elastic_set_t expected = elastic_expected(p->e);
+    for (uint32_t l = 0; l < p->world->config.leases; l++)
+        if (sum->count[l] != elastic_has(&expected, l))
+            violated(p->world, "I2: bucket %u of step %" PRIu64 " has lease %u %u times", bucket,
+                     elastic_step(p->e), l, sum->count[l]);
+}
+
+static void receive_bucket(proc_t *p, const tensor_t *sum, uint64_t view, uint32_t bucket)
+{
+    bool mine = view == elastic_view(p->e) && elastic_phase(p->e) == ELASTIC_RUN;
+    if (mine) check_reduced(p, sum, bucket);
+    if (mine || (planted(p->world, PLANTED_OLDMSG) && !elastic_held(p->e, bucket, NULL)))
+        p->held[bucket] = *sum;
+    TRACE(p->world, "rank %u receives bucket %u of view %" PRIu64 "\n", p->number, bucket, view);
+    feed(p, (elastic_event_t){.type = ELASTIC_EV_REDUCED, .view = view, .bucket = bucket});
+}
+
+static bool finish_reduction(proc_t *p)
+{
+    world_t *world = p->world;
+    for (uint32_t i = 0; i < world->n_ops; i++) {
+        op_t *op = &world->ops[i];
+        bool whole = (op->given & mask_of(&world->views[op->view])) == mask_of(&world->views[op->view]);
+        if (!whole || (op->delivered >> p->number & 1) || !(op->given >> p->number & 1)) continue;
+        if (!world->thorough && below(world, 3) == 0) continue;
+        op->delivered |= 1u << p->number;
+        if (op->step == elastic_step(p->e)) receive_bucket(p, &op->sum, op->view, op->bucket);
+        return true;
+    }
+    return false;
+}
+
+static bool copy_something(proc_t *p)
+{
+    world_t *world = p->world;
+    for (uint32_t i = 0; i < world->n_copies; i++) {
+        copy_t *copy = &world->copies[i];
+        proc_t *from = &world->procs[copy->from];
+        if (copy->to != p->number || copy->delivered || !copy->given || !copy->taken) continue;
+        if (!copy->sent) { /* from live memory, as long as the source is in that view */
+            if (!from->up || elastic_view(from->e) != copy->view) continue;
+            if (elastic_step(from->e) != copy->step)
+                violated(world, "N1: rank %u committed before its chunk or bucket was sent", from->number);
+            copy->tensor = from->held[copy->bucket];
+            copy->weights = from->weights[copy->bucket];
+            copy->sent = true;
+            return true;
+        }
+        if (!world->thorough && below(world, 3) == 0) continue;
+        copy->delivered = true;
+        if (!copy->chunk) {
+            if (copy->step == elastic_step(p->e)) receive_bucket(p, &copy->tensor, copy->view, copy->bucket);
+            return true;
+        }
+        bool had = elastic_chunk(p->e, copy->bucket);
+        uint64_t old = p->weights[copy->bucket];
+        if (!had) p->weights[copy->bucket] = copy->weights;
+        TRACE(world, "rank %u receives chunk %u of view %" PRIu64 ", step %" PRIu64 "\n", p->number,
+              copy->bucket, copy->view, copy->step);
+        feed(p,
+             (elastic_event_t){
+                 .type = ELASTIC_EV_CHUNK, .view = copy->view, .bucket = copy->bucket, .step = copy->step});
+        if (!had && p->up && p->world->result->violation[0] == 0 && !elastic_chunk(p->e, copy->bucket) &&
+            copy->view < elastic_view(p->e) && !planted(world, PLANTED_BLINDCHUNK))
+            p->weights[copy->bucket] = old;
+        return true;
+    }
+    return false;
+}
+
+/* ---- the manager ---- */
+
+static proc_t *start_proc(world_t *world, bool newcomer)
+{
+    proc_t *p = &world->procs[world->n_procs];
+    elastic_config_t config = world->config;
+    config.number = world->n_procs++;
+    config.newcomer = newcomer;
+    p->world = world;
+    p->number = config.number;
+    p->up = true;
+    if (elastic_open(&config, perform, p, &p->e) != INSPAN_OK) abort();
+    for (uint32_t c = 0; c < BUCKETS; c++) p->weights[c] = newcomer ? 0xdead : world->weights[0][c];
+    return p;
+}
+
+static void issue(world_t *world, const view_t *members)
+{
+    if (members->n == 0 || world->view + 1 >= VIEWS) return;
+    world->views[++world->view] = *members;
+    world->result->views++;
+    TRACE(world, "manager: view %" PRIu64 ", %u members\n", world->view, members->n);
+}
+
+static view_t without(const view_t *view, uint32_t gone)
+{
+    view_t left = {0};
+    for (uint32_t i = 0; i < view->n; i++)
+        if (!(gone >> view->numbers[i] & 1)) left.numbers[left.n++] = view->numbers[i];
+    return left;
+}
+
+/* Views for the dead, the leavers and broken communicators. */
+static bool manage(world_t *world)
+{
+    const view_t *now = &world->views[world->view];
+    uint32_t gone = 0;
+    bool broken = false;
+    for (uint32_t i = 0; i < now->n; i++) {
+        proc_t *p = &world->procs[now->numbers[i]];
+        if (!p->up || (p->left && below(world, 2))) gone |= 1u << p->number;
+        if (gone && below(world, 3) == 0) break; /* one after the other */
+        broken =
+            broken || (p->up && elastic_phase(p->e) == ELASTIC_BROKEN && elastic_view(p->e) == world->view);
+    }
+    if (!gone && !broken) return false;
+    view_t next = without(now, gone);
+    if (next.n == 0) return false;
+    issue(world, &next);
+    return true;
+}
+
+/* ---- faults ---- */
+
+static void lose_tail(world_t *world, uint32_t from)
+{
+    for (uint32_t to = 0; to < world->n_procs; to++) {
+        uint32_t keep = below(world, 4), seen = 0, out = 0;
+        for (uint32_t i = 0; i < world->n_messages; i++) {
+            const message_t *m = &world->messages[i];
+            if (m->from == from && m->to == to && ++seen > keep) continue;
+            world->messages[out++] = *m;
+        }
+        world->n_messages = out;
+    }
+}
+
+static bool fault(world_t *world)
+{
+    const view_t *now = &world->views[world->view];
+    proc_t *p = &world->procs[now->numbers[below(world, now->n)]];
+    bool room = world->view + 8 < VIEWS;
+    switch (below(world, 6)) {
+    case 0:
+        if (world->crashes == 0 || !p->up) return false;
+        world->crashes--;
+        p->up = false;
+        TRACE(world, "rank %u crashes\n", p->number);
+        lose_tail(world, p->number);
+        return true;
+    case 1: /* between two actions to come */
+        if (world->crashes == 0 || !p->up || p->fuse) return false;
+        world->crashes--;
+        p->fuse = 1 + below(world, 8);
+        return true;
+    case 2:
+        if (world->zombies == 0 || !p->up || now->n < 2 || !room) return false;
+        world->zombies--;
+        TRACE(world, "rank %u is wrongly declared dead\n", p->number);
+        view_t left = without(now, 1u << p->number);
+        issue(world, &left);
+        return true;
+    case 3:
+        if (world->broken == 0 || !p->up || elastic_view(p->e) == 0 || !room) return false;
+        world->broken--;
+        TRACE(world, "rank %u: view %" PRIu64 " is broken\n", p->number, elastic_view(p->e));
+        feed(p, (elastic_event_t){.type = ELASTIC_EV_BROKEN, .view = elastic_view(p->e)});
+        return true;
+    case 4: {
+        if (world->newcomers == 0 || world->n_procs == PROCS || !room) return false;
+        view_t more = *now;
+        do {
+            world->newcomers--;
+            more.numbers[more.n++] = start_proc(world, true)->number;
+        } while (world->newcomers && world->n_procs < PROCS && below(world, 2));
+        issue(world, &more);
+        return true;
+    }
+    default:
+        if (world->leavers == 0 || !p->up || !room) return false;
+        world->leavers--;
+        TRACE(world, "rank %u wants to leave\n", p->number);
+        feed(p, (elastic_event_t){.type = ELASTIC_EV_LEAVE});
+        return true;
+    }
+}
+
+/* ---- a history ---- */
+
+static bool act(proc_t *p)
+{
+    if (!p->up) return false;
+    static bool (*const kinds[])(proc_t *) = {enter_view, take_message, work, finish_reduction,
+                                              copy_something};
+    uint32_t start = below(p->world, 5);
+    if (start == 0 && below(p->world, 3)) start = 1; /* views come late */
+    for (uint32_t k = 0; k < 5; k++)
+        if (kinds[(start + k) % 5](p)) return true;
+    return false;
+}
+
+static bool anyone_acts(world_t *world)
+{
+    uint32_t start = below(world, world->n_procs);
+    for (uint32_t k = 0; k < world->n_procs; k++)
+        if (act(&world->procs[(start + k) % world->n_procs])) return true;
+    return false;
+}
+
+/* I5: where nothing more can happen, all live members of the newest view have reached the end, or no full one
+ * is left. */
+static void check_end(world_t *world)
+{
+    const view_t *now = &world->views[world->view];
+    bool all = true, full = false;
+    for (uint32_t i = 0; i < now->n; i++) {
+        proc_t *p = &world->procs[now->numbers[i]];
+        all = all && (!p->up || (elastic_phase(p->e) == ELASTIC_DONE && p->ended));
+        full = full || (p->up && elastic_role(p->e) == ELASTIC_FULL);
+    }
+    const proc_t *leader = &world->procs[now->numbers[0]];
+    if (!all && (full || (leader->up && !leader->stuck)))
+        violated(world, "I5: nothing goes on in view %" PRIu64 ": leader %u, step %" PRIu64 ", phase %s",
+                 world->view, leader->number, elastic_step(leader->e),
+                 elastic_phase_name(elastic_phase(leader->e)));
+}
+
+static void start(world_t *world, uint64_t seed)
+{
+    const world_options_t *o = &world->options;
+    rng_seed(&world->rng, seed, 0x57e9);
+    elastic_config_t *config = &world->config;
+    config->first_step = below(world, 2) * 5;
+    config->steps = config->first_step + 1 + below(world, 4);
+    config->leases = 1 + below(world, LEASES);
+    config->buckets = 1 + below(world, o->small ? 2 : BUCKETS);
+    config->layout = 7;
+    config->drop = o->drop && below(world, 2);
+    config->planted = o->planted;
+    world->crashes = below(world, o->crashes + 1);
+    world->zombies = below(world, o->zombies + 1);
+    world->broken = below(world, o->broken + 1);
+    world->newcomers = below(world, o->newcomers + 1);
+    world->leavers = below(world, o->leavers + 1);
+    for (uint32_t c = 0; c < BUCKETS; c++) world->weights[0][c] = mix(c, 1);
+    world->weights_known[0] = true;
+    view_t first = {0};
+    uint32_t n = 1 + below(world, o->small ? 2 : 5);
+    for (uint32_t i = 0; i < n; i++) first.numbers[first.n++] = start_proc(world, false)->number;
+    issue(world, &first);
+}
+
+static void play(world_t *world)
+{
+    const world_result_t *result = world->result;
+    uint32_t acts = 0, rarely = world->options.small ? 3 + below(world, 16) : 10 + below(world, 40);
+    while (!result->violation[0]) {
+        if (++acts == ACTS_LIMIT) violated(world, "I5: does not end");
+        if (below(world, rarely) == 0 && fault(world)) continue;
+        if (below(world, 12) == 0 && manage(world)) continue;
+        if (anyone_acts(world)) continue;
+        world->thorough = true;
+        bool acted = anyone_acts(world);
+        world->thorough = false;
+        if (acted || manage(world)) continue;
+        bool more = false;
+        for (int i = 0; i < 24 && !more; i++) more = manage(world) || (i < 6 && fault(world));
+        if (!more) break;
+    }
+    if (!result->violation[0]) check_end(world);
+}
+
+void world_run(uint64_t seed, const world_options_t *options, world_result_t *result)
+{
+    world_t *world = calloc(1, sizeof *world);
+    if (!world) abort();
+    world->options = *options;
+    world->result = result;
+    start(world, seed);
+    play(world);
+    for (uint32_t i = 0; i < world->n_procs; i++) elastic_close(world->procs[i].e);
+    free(world);
+}
