@@ -147,8 +147,12 @@ static void on_message(agent_t *agent, Inspan__V1__AgentDown *message)
         return;
     case INSPAN__V1__AGENT_DOWN__KIND_VIEW: messages_take_view(agent, message->view); break;
     case INSPAN__V1__AGENT_DOWN__KIND_STOP:
-        agent_core_stop(agent->core, os_now(), stop->job_id, stop->rank, stop->kill, stop->reason);
+        if (stop->leave && !stop->kill)
+            agent_core_leave(agent->core, os_now(), stop->job_id, stop->rank, stop->reason);
+        else
+            agent_core_stop(agent->core, os_now(), stop->job_id, stop->rank, stop->kill, stop->reason);
         break;
+    case INSPAN__V1__AGENT_DOWN__KIND_ARTIFACT: messages_take_artifact(agent, message->artifact); break;
     case INSPAN__V1__AGENT_DOWN__KIND_LOST: messages_take_lost(agent, message->lost); break;
     case INSPAN__V1__AGENT_DOWN__KIND_LOG: push_start(agent, message->log); break;
     default: log_debug("an order of a kind that this version does not know"); break;
@@ -383,11 +387,14 @@ static void discard_tasks(agent_t *agent)
     for (int pass = 0; pass < 2; pass++)
         for (agent_worker_t *worker = NULL; (worker = agent_core_each(agent->core, worker)) != NULL;) {
             process_t *process = worker->shell;
-            if (process == NULL || process->task == NULL) continue;
-            task_abandon(process->task);
-            if (pass == 0) continue;
-            task_discard(process->task);
-            process->task = NULL;
+            if (process == NULL) continue;
+            agent_task_t **tasks[] = {&process->task, &process->store};
+            for (int i = 0; i < 2; i++) {
+                task_abandon(*tasks[i]);
+                if (pass == 0 || *tasks[i] == NULL) continue;
+                task_discard(*tasks[i]);
+                *tasks[i] = NULL;
+            }
         }
 }
 

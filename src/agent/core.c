@@ -1,4 +1,4 @@
-#include "agent/core.h"
+#include "agent/core_internal.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -8,35 +8,11 @@
 
 #include "base/log.h"
 
-enum { REMEMBERED = 64 };
-
 static const ns_t hello_bound =
     30 * NS_PER_S; /* from exec to HELLO: a cold disk and a slow core have their time */
 static const ns_t term_grace = 2 * NS_PER_S; /* from SIGTERM to SIGKILL */
 static const ns_t end_grace = 2 * NS_PER_S;  /* from a worker's own end to SIGTERM */
 static const ns_t progress_period = 200 * NS_PER_MS;
-
-typedef struct ended {
-    uint64_t job;
-    uint32_t rank;
-} ended_t;
-
-struct agent_core {
-    agent_actions_t actions;
-    void *context;
-    agent_worker_t *workers[AGENT_WORKERS];
-    uint32_t n_workers;
-    uint64_t next_serial;
-    ended_t ended[REMEMBERED]; /* forgotten ones, so that a late order for them is no surprise */
-    uint64_t n_ended;
-    bool link_up;
-    ns_t link_since, last_tick;
-    char node[INSPAN_NAME_MAX], address[INSPAN_NAME_MAX];
-    uint32_t threads;
-    uint16_t first_port, last_port;
-    uint8_t frame[LOCAL_FRAME_MAX + 8];
-    local_end_t end; /* scratch: too large for a stack frame */
-};
 
 agent_core_t *agent_core_open(const agent_actions_t *actions, void *context)
 {
@@ -52,11 +28,12 @@ agent_core_t *agent_core_open(const agent_actions_t *actions, void *context)
 static void forget(agent_core_t *core, uint32_t index)
 {
     agent_worker_t *worker = core->workers[index];
-    core->ended[core->n_ended++ % REMEMBERED] = (ended_t){worker->job, worker->rank};
+    core->ended[core->n_ended++ % CORE_REMEMBERED] = (core_ended_t){worker->job, worker->rank};
     core->actions.release(core->context, worker);
     free(worker->summary);
     free(worker->results);
     free(worker->view_frame);
+    core_elastic_forget(worker);
     free(worker);
     core->n_workers--;
     memmove(&core->workers[index], &core->workers[index + 1],
@@ -107,7 +84,7 @@ agent_worker_t *agent_core_find(agent_core_t *core, uint64_t job, uint32_t rank)
 
 static bool busy(const agent_worker_t *worker)
 {
-    return worker->pid != 0 || worker->preparing || worker->uploading;
+    return worker->pid != 0 || worker->preparing || worker->uploading || worker->storing;
 }
 
 uint32_t agent_core_running(const agent_core_t *core)
@@ -119,14 +96,14 @@ uint32_t agent_core_running(const agent_core_t *core)
 
 static bool was_here(const agent_core_t *core, uint64_t job, uint32_t rank)
 {
-    for (uint64_t i = 0; i < core->n_ended && i < REMEMBERED; i++)
+    for (uint64_t i = 0; i < core->n_ended && i < CORE_REMEMBERED; i++)
         if (core->ended[i].job == job && core->ended[i].rank == rank) return true;
     return false;
 }
 
 /* ---- Telling --------------------------------------------------------------------------------- */
 
-static void tell(agent_core_t *core, ns_t now, agent_worker_t *worker)
+void core_tell(agent_core_t *core, ns_t now, agent_worker_t *worker)
 {
     worker->progress_due = false;
     worker->progress_sent = worker->told_at = now;
@@ -139,9 +116,16 @@ static void enter(agent_worker_t *worker, ns_t now, agent_phase_t phase)
     worker->since = now;
 }
 
-static bool is_over(const agent_worker_t *worker)
+bool core_is_over(const agent_worker_t *worker)
 {
     return worker->phase == AGENT_ENDING || worker->phase == AGENT_GONE;
+}
+
+void core_send_empty(agent_core_t *core, agent_worker_t *worker, local_frame_type_t type)
+{
+    size_t used = 0;
+    if (local_encode_empty(type, core->frame, sizeof core->frame, &used) == INSPAN_OK)
+        core->actions.send(core->context, worker, core->frame, used);
 }
 
 static void send_bye(agent_core_t *core, agent_worker_t *worker, inspan_status_t status, const char *text)
@@ -160,7 +144,7 @@ static void send_bye(agent_core_t *core, agent_worker_t *worker, inspan_status_t
 static void fail(agent_core_t *core, ns_t now, agent_worker_t *worker, inspan_status_t status,
                  const inspan_cause_t *cause, const char *text)
 {
-    if (is_over(worker)) return;
+    if (core_is_over(worker)) return;
     worker->failed = true;
     worker->state = AGENT_STATE_FAILED;
     if (cause != NULL) worker->cause = *cause;
@@ -174,8 +158,9 @@ static void fail(agent_core_t *core, ns_t now, agent_worker_t *worker, inspan_st
     snprintf(worker->text, sizeof worker->text, "%s", text);
     enter(worker, now, busy(worker) ? AGENT_ENDING : AGENT_GONE);
     log_info("job %llu, rank %u failed: %s", (unsigned long long)worker->job, worker->rank, worker->text);
-    if (worker->preparing || worker->uploading) core->actions.abandon(core->context, worker);
-    tell(core, now, worker);
+    if (worker->preparing || worker->uploading || worker->storing)
+        core->actions.abandon(core->context, worker);
+    core_tell(core, now, worker);
 }
 
 static void kill_at_once(agent_core_t *core, ns_t now, agent_worker_t *worker)
@@ -228,7 +213,7 @@ inspan_status_t agent_core_start(agent_core_t *core, ns_t now, uint64_t job, uin
 {
     agent_worker_t *old = agent_core_find(core, job, rank);
     if (old != NULL) {
-        tell(core, now, old);
+        core_tell(core, now, old);
         return INSPAN_EXISTS;
     }
     agent_worker_t *worker = make_room(core) ? calloc(1, sizeof *worker) : NULL;
@@ -267,6 +252,36 @@ inspan_status_t agent_core_start(agent_core_t *core, ns_t now, uint64_t job, uin
     return INSPAN_OK;
 }
 
+inspan_status_t agent_core_adopt(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank,
+                                 ns_t failure_timeout, uint32_t pid, void *shell, agent_worker_t **out)
+{
+    if (agent_core_find(core, job, rank) != NULL) return INSPAN_EXISTS;
+    agent_worker_t *worker = core->n_workers < AGENT_WORKERS ? calloc(1, sizeof *worker) : NULL;
+    if (worker == NULL) return INSPAN_LIMIT;
+    *worker = (agent_worker_t){.serial = core->next_serial++,
+                               .job = job,
+                               .rank = rank,
+                               .failure_timeout = failure_timeout >= NS_PER_S ? failure_timeout : NS_PER_S,
+                               .phase = AGENT_STARTING,
+                               .state = AGENT_STATE_STARTED,
+                               .pid = pid,
+                               .shell = shell,
+                               .since = now,
+                               .heard = now,
+                               .exit_code = -1,
+                               .adopted = true};
+    core->workers[core->n_workers++] = worker;
+    *out = worker;
+    return INSPAN_OK;
+}
+
+bool agent_core_settled(const agent_core_t *core)
+{
+    for (uint32_t i = 0; i < core->n_workers; i++)
+        if (core->workers[i]->adopted && !core_is_over(core->workers[i])) return false;
+    return true;
+}
+
 void agent_core_prepared(agent_core_t *core, ns_t now, uint64_t serial, inspan_status_t status,
                          const char *text)
 {
@@ -290,7 +305,7 @@ void agent_core_prepared(agent_core_t *core, ns_t now, uint64_t serial, inspan_s
     worker->state = AGENT_STATE_STARTED;
     worker->heard = now;
     enter(worker, now, AGENT_STARTING);
-    tell(core, now, worker);
+    core_tell(core, now, worker);
 }
 
 static void send_view(agent_core_t *core, agent_worker_t *worker)
@@ -308,7 +323,7 @@ void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, 
         tell_unknown(core, job, rank);
         return;
     }
-    if (is_over(worker) || view->view <= worker->view) return; /* a repeated or an old one */
+    if (core_is_over(worker) || view->view <= worker->view) return; /* a repeated or an old one */
     if (local_encode_view(view, core->frame, sizeof core->frame, &used) != INSPAN_OK) {
         fail(core, now, worker, INSPAN_CORRUPT, NULL, "the manager sent a view that does not fit a frame");
         terminate(core, now, worker);
@@ -325,6 +340,7 @@ void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, 
     worker->view_frame = copy;
     worker->view_bytes = used;
     worker->view = view->view;
+    worker->has_blame = false; /* of an older one */
     if (worker->phase >= AGENT_BOUND) send_view(core, worker);
 }
 
@@ -334,7 +350,7 @@ void agent_core_lost(agent_core_t *core, ns_t now, uint64_t job, const inspan_ca
     for (uint32_t i = 0; i < core->n_workers; i++) {
         agent_worker_t *worker = core->workers[i];
         size_t used = 0;
-        if (worker->job != job || is_over(worker) || !worker->connected) continue;
+        if (worker->job != job || core_is_over(worker) || !worker->connected) continue;
         memset(&core->end, 0, sizeof core->end);
         core->end.status = cause->status;
         core->end.cause = *cause;
@@ -346,7 +362,7 @@ void agent_core_lost(agent_core_t *core, ns_t now, uint64_t job, const inspan_ca
 
 static void stop_worker(agent_core_t *core, ns_t now, agent_worker_t *worker, bool kill, const char *reason)
 {
-    if (is_over(worker)) {
+    if (core_is_over(worker)) {
         if (kill && worker->kill_at == 0) terminate(core, now, worker);
         return;
     }
@@ -359,10 +375,7 @@ static void stop_worker(agent_core_t *core, ns_t now, agent_worker_t *worker, bo
     }
     if (worker->phase == AGENT_FINISHING && !kill)
         return; /* it has finished already: let the results arrive */
-    size_t used = 0;
-    if (worker->connected &&
-        local_encode_empty(LOCAL_STOP, core->frame, sizeof core->frame, &used) == INSPAN_OK)
-        core->actions.send(core->context, worker, core->frame, used);
+    if (worker->connected) core_send_empty(core, worker, LOCAL_STOP);
     if (worker->phase == AGENT_FINISHING) fail(core, now, worker, INSPAN_ABORTED, NULL, worker->stop_reason);
     if (kill || !worker->connected)
         terminate(core, now, worker);
@@ -388,7 +401,10 @@ void agent_core_link(agent_core_t *core, ns_t now, bool up)
 {
     core->link_up = up;
     core->link_since = now;
-    for (uint32_t i = 0; up && i < core->n_workers; i++) core->workers[i]->told_at = now;
+    for (uint32_t i = 0; up && i < core->n_workers; i++) {
+        core->workers[i]->told_at = now;
+        core_elastic_link_up(core, core->workers[i]);
+    }
 }
 
 /* ---- Of a worker ----------------------------------------------------------------------------- */
@@ -424,9 +440,8 @@ static inspan_status_t on_hello(agent_core_t *core, ns_t now, agent_worker_t *wo
         return INSPAN_CORRUPT;
     core->actions.send(core->context, worker, core->frame, used);
     if (worker->phase == AGENT_STARTING) enter(worker, now, AGENT_WELCOMED);
-    if (worker->stopping &&
-        local_encode_empty(LOCAL_STOP, core->frame, sizeof core->frame, &used) == INSPAN_OK)
-        core->actions.send(core->context, worker, core->frame, used);
+    if (worker->stopping) core_send_empty(core, worker, LOCAL_STOP);
+    if (worker->leaving) core_send_empty(core, worker, LOCAL_LEAVE);
     return INSPAN_OK;
 }
 
@@ -439,9 +454,9 @@ static inspan_status_t on_bound(agent_core_t *core, ns_t now, agent_worker_t *wo
     if (worker->phase == AGENT_WELCOMED) {
         worker->state = AGENT_STATE_BOUND;
         enter(worker, now, AGENT_BOUND);
-        tell(core, now, worker);
+        core_tell(core, now, worker);
     }
-    if (worker->phase == AGENT_BOUND) send_view(core, worker);
+    send_view(core, worker); /* also to one that was away when it came */
     return INSPAN_OK;
 }
 
@@ -450,11 +465,14 @@ static inspan_status_t on_ready(agent_core_t *core, ns_t now, agent_worker_t *wo
 {
     uint64_t view = 0;
     if (local_decode_ready(body, n, &view) != INSPAN_OK) return INSPAN_CORRUPT;
+    const bool newer = view > worker->open_view;
     worker->open_view = view;
+    if (newer && (worker->phase == AGENT_READY || worker->phase == AGENT_RUNNING))
+        core_tell(core, now, worker);
     if (worker->phase != AGENT_BOUND) return worker->phase > AGENT_BOUND ? INSPAN_OK : INSPAN_CORRUPT;
     worker->state = AGENT_STATE_READY;
     enter(worker, now, AGENT_READY);
-    tell(core, now, worker);
+    core_tell(core, now, worker);
     return INSPAN_OK;
 }
 
@@ -466,16 +484,17 @@ static inspan_status_t on_tick_frame(agent_core_t *core, ns_t now, agent_worker_
     static_assert(sizeof progress == 11 * 8, "no padding: bits may be compared, and a NaN is like itself");
     /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
     bool changed = memcmp(&progress, &worker->progress, sizeof progress) != 0;
+    worker->adopted = false;
     worker->progress = progress;
     worker->has_progress |= changed;
     if (!changed || worker->phase < AGENT_READY || worker->phase > AGENT_RUNNING) return INSPAN_OK;
     bool first = worker->phase == AGENT_READY;
     if (first) {
-        worker->state = AGENT_STATE_RUNNING;
+        if (worker->state != AGENT_STATE_LEFT) worker->state = AGENT_STATE_RUNNING;
         enter(worker, now, AGENT_RUNNING);
     }
     worker->progress_due = true;
-    if (first || now - worker->progress_sent >= progress_period) tell(core, now, worker);
+    if (first || now - worker->progress_sent >= progress_period) core_tell(core, now, worker);
     return INSPAN_OK;
 }
 
@@ -484,7 +503,7 @@ static inspan_status_t on_end(agent_core_t *core, ns_t now, agent_worker_t *work
 {
     local_end_t *end = &core->end;
     if (local_decode_end(body, n, end) != INSPAN_OK) return INSPAN_CORRUPT;
-    if (is_over(worker) || worker->phase == AGENT_FINISHING) { /* said again after a reconnect */
+    if (core_is_over(worker) || worker->phase == AGENT_FINISHING) { /* said again after a reconnect */
         send_bye(core, worker, INSPAN_OK, "");
         return INSPAN_OK;
     }
@@ -498,10 +517,11 @@ static inspan_status_t on_end(agent_core_t *core, ns_t now, agent_worker_t *work
     } else {
         worker->summary = strdup(end->text);
         worker->term_at = now + end_grace;
-        worker->uploading = true;
+        worker->uploading = !worker->saves; /* else all that counts is registered already */
         enter(worker, now, AGENT_FINISHING);
         inspan_error_t err = {.status = INSPAN_OK};
-        inspan_status_t status = core->actions.upload(core->context, worker, &err);
+        inspan_status_t status =
+            worker->uploading ? core->actions.upload(core->context, worker, &err) : INSPAN_OK;
         if (status != INSPAN_OK) {
             worker->uploading = false;
             fail(core, now, worker, status, NULL, err.text);
@@ -531,11 +551,11 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     case LOCAL_LEAVE:
     case LOCAL_REGISTERED:
     case LOCAL_TYPES: break;
-    case LOCAL_BLAME:
-    case LOCAL_LEFT:
-    case LOCAL_SAVED:
-    case LOCAL_LEDGER:
-    case LOCAL_STATE: return INSPAN_OK;
+    case LOCAL_BLAME: return core_on_blame(core, now, worker, body, n);
+    case LOCAL_LEFT: return core_on_left(core, now, worker, n);
+    case LOCAL_SAVED: return core_on_saved(core, now, worker, body, n);
+    case LOCAL_LEDGER: return core_on_ledger(core, worker, body, n);
+    case LOCAL_STATE: return core_on_state(core, now, worker, body, n);
     }
     return INSPAN_CORRUPT;
 }
@@ -562,13 +582,13 @@ void agent_core_disconnected(agent_core_t *core, ns_t now, agent_worker_t *worke
     worker->heard = now; /* it has failure_timeout to come back, or to exit */
 }
 
-static void gone_if_finished(agent_core_t *core, ns_t now, agent_worker_t *worker)
+void core_gone_if_finished(agent_core_t *core, ns_t now, agent_worker_t *worker)
 {
     if (worker->phase == AGENT_ENDING && !busy(worker)) enter(worker, now, AGENT_GONE);
     if (worker->phase != AGENT_FINISHING || busy(worker)) return;
     worker->state = AGENT_STATE_DONE;
     enter(worker, now, AGENT_GONE);
-    tell(core, now, worker);
+    core_tell(core, now, worker);
 }
 
 void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, const os_exit_t *result)
@@ -578,10 +598,10 @@ void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, con
     worker->connected = false;
     worker->exit_code = result->code;
     /* after its failure was told, a signal of ours says nothing about the cause */
-    bool told = is_over(worker), ours = told && worker->kill_at != 0;
+    bool told = core_is_over(worker), ours = told && worker->kill_at != 0;
     worker->exit_signal = ours ? 0 : result->signal;
     worker->term_at = worker->kill_at = 0;
-    if (!is_over(worker) && worker->phase != AGENT_FINISHING) {
+    if (!core_is_over(worker) && worker->phase != AGENT_FINISHING) {
         os_exit_text(result, how, sizeof how);
         if (worker->stopping) {
             fail(core, now, worker, INSPAN_ABORTED, NULL, worker->stop_reason);
@@ -594,8 +614,8 @@ void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, con
             fail(core, now, worker, status, NULL, text);
         }
     }
-    gone_if_finished(core, now, worker);
-    if (told) tell(core, now, worker); /* again, without a pid: the node is free */
+    core_gone_if_finished(core, now, worker);
+    if (told) core_tell(core, now, worker); /* again, without a pid: the node is free */
 }
 
 void agent_core_uploaded(agent_core_t *core, ns_t now, uint64_t serial, inspan_status_t status,
@@ -614,7 +634,7 @@ void agent_core_uploaded(agent_core_t *core, ns_t now, uint64_t serial, inspan_s
             worker->n_results = n;
         }
     }
-    gone_if_finished(core, now, worker);
+    core_gone_if_finished(core, now, worker);
 }
 
 /* ---- Time ------------------------------------------------------------------------------------ */
@@ -622,9 +642,9 @@ void agent_core_uploaded(agent_core_t *core, ns_t now, uint64_t serial, inspan_s
 static void check_silence(agent_core_t *core, ns_t now, agent_worker_t *worker)
 {
     char text[160];
-    if (worker->pid == 0 || is_over(worker) || worker->phase == AGENT_FINISHING) return;
+    if (worker->pid == 0 || core_is_over(worker) || worker->phase == AGENT_FINISHING) return;
     ns_t silent = now - worker->heard;
-    if (worker->phase == AGENT_STARTING) {
+    if (worker->phase == AGENT_STARTING && !worker->adopted) {
         if (silent <= hello_bound) return;
         snprintf(text, sizeof text,
                  "worker of rank %u on node %s did not call its agent within %.0f s of its start",
@@ -680,7 +700,8 @@ void agent_core_tick(agent_core_t *core, ns_t now)
         agent_worker_t *worker = core->workers[i];
         check_silence(core, now, worker);
         check_graces(core, now, worker);
-        if (worker->progress_due && now - worker->progress_sent >= progress_period) tell(core, now, worker);
+        if (worker->progress_due && now - worker->progress_sent >= progress_period)
+            core_tell(core, now, worker);
     }
     for (uint32_t i = core->n_workers; i-- > 0;) {
         agent_worker_t *worker = core->workers[i];

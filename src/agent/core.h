@@ -49,15 +49,39 @@ typedef enum agent_state { /* what the manager is told; the numbers of the proto
                            AGENT_STATE_RUNNING,
                            AGENT_STATE_DONE,
                            AGENT_STATE_FAILED,
+                           AGENT_STATE_LEFT, /* handed over its work, still there */
 } agent_state_t;
 
-enum { AGENT_RESULTS = 64, AGENT_WORKERS = 64 };
+enum { AGENT_RESULTS = 64, AGENT_WORKERS = 64, AGENT_ARTIFACTS = 6, AGENT_SPANS = 256 };
 
 typedef struct agent_result {
     char name[256];
     char hash[33];
     uint64_t bytes;
 } agent_result_t;
+
+typedef enum agent_artifact_stage {
+    AGENT_ARTIFACT_QUEUED,
+    AGENT_ARTIFACT_STORING,
+    AGENT_ARTIFACT_STORED, /* the manager has its files; its answer to the registration is awaited */
+    AGENT_ARTIFACT_ANSWERED
+} agent_artifact_stage_t;
+
+typedef struct agent_artifact { /* a checkpoint, or the result */
+    local_saved_t saved;
+    agent_artifact_stage_t stage;
+    inspan_status_t status; /* the answer, with its text */
+    char text[256];
+    agent_result_t *files; /* (n_files) STORED */
+    uint32_t n_files;
+} agent_artifact_t;
+
+typedef struct agent_span { /* of the ledger, as the frame's body */
+    uint64_t first_step;
+    uint8_t *body;
+    size_t bytes;
+    bool sent;
+} agent_span_t;
 
 /* One worker. The shell reads it in actions; only the core writes, but for `shell` and what spawn fills in.
  */
@@ -87,12 +111,23 @@ typedef struct agent_worker {
     uint32_t n_results;
     int exit_code, exit_signal; /* -1 and 0 until it exits */
 
+    /* elastic jobs */
+    bool elastic; /* it has said STATE */
+    bool full, has_blame;
+    local_blame_t blame; /* of the newest view */
+    agent_artifact_t artifacts[AGENT_ARTIFACTS];
+    uint32_t n_artifacts;
+    agent_span_t spans[AGENT_SPANS]; /* the newest */
+    uint32_t n_spans;
+
     /* the core's own */
     ns_t since, heard;     /* of the phase; last frame */
     ns_t term_at, kill_at; /* when to send SIGTERM, SIGKILL; 0: not */
     ns_t progress_sent;
     ns_t told_at; /* when the last report went out */
     bool progress_due, stopping, uploaded, uploading, preparing, warned;
+    bool leaving, storing, saves;
+    bool adopted; /* of an earlier life of the agent, and has not told yet all that it has to tell again */
     char stop_reason[256];
     uint8_t *view_frame; /* kept for a worker that is not bound yet */
     size_t view_bytes;
@@ -105,12 +140,18 @@ typedef struct agent_actions {
      */
     inspan_status_t (*prepare)(void *context, agent_worker_t *worker, inspan_error_t *err);
     inspan_status_t (*upload)(void *context, agent_worker_t *worker, inspan_error_t *err);
-    void (*abandon)(void *context, agent_worker_t *worker); /* hurry the prepare or upload that goes on */
+    /* The same of an artifact's folder, which ends in agent_core_stored; besides an upload none goes on. */
+    inspan_status_t (*store)(void *context, agent_worker_t *worker, const agent_artifact_t *artifact,
+                             inspan_error_t *err);
+    void (*abandon)(void *context, agent_worker_t *worker); /* hurry what goes on of these */
     inspan_status_t (*spawn)(void *context, agent_worker_t *worker,
                              inspan_error_t *err); /* fills worker->pid */
     void (*send)(void *context, agent_worker_t *worker, const uint8_t *frame, size_t bytes);
     void (*signal)(void *context, agent_worker_t *worker, int signal); /* to its whole session */
-    void (*release)(void *context, agent_worker_t *worker);            /* about to be forgotten: free shell */
+    /* To the manager; only while there is a link. */
+    void (*register_artifact)(void *context, const agent_worker_t *worker, const agent_artifact_t *artifact);
+    void (*ledger)(void *context, const agent_worker_t *worker, const local_ledger_t *span);
+    void (*release)(void *context, agent_worker_t *worker); /* about to be forgotten: free shell */
 } agent_actions_t;
 
 typedef struct agent_core agent_core_t;
@@ -132,10 +173,24 @@ void agent_core_configure(agent_core_t *core, const char *node, const char *addr
 inspan_status_t agent_core_start(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank,
                                  ns_t failure_timeout, void *shell);
 /* rank: the worker, by its number in the job; view->rank is its place among the members. */
+/*
+ * A worker of an earlier life of this agent, whose process runs still: it is expected to call again within
+ * its failure_timeout. shell is the core's afterwards. EXISTS, LIMIT: it stays the caller's.
+ */
+inspan_status_t agent_core_adopt(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank,
+                                 ns_t failure_timeout, uint32_t pid, void *shell, agent_worker_t **worker);
+/* Have all adopted workers told again what the manager must know (or ended)? */
+bool agent_core_settled(const agent_core_t *core);
 void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, const local_view_t *view);
 void agent_core_lost(agent_core_t *core, ns_t now, uint64_t job, const inspan_cause_t *cause);
 void agent_core_stop(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, bool kill,
                      const char *reason);
+/* Ask it to hand over its work: LEAVE; its LEFT is reported. One that does not train yet is stopped. */
+void agent_core_leave(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, const char *reason);
+/* All of elastic jobs; others are stopped. true: some have been asked. */
+bool agent_core_leave_all(agent_core_t *core, ns_t now, const char *reason);
+void agent_core_registered(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, uint64_t step,
+                           bool result, inspan_status_t status, const char *text);
 void agent_core_stop_all(agent_core_t *core, ns_t now, const char *reason); /* SIGTERM, 2 s, SIGKILL */
 
 /* The link to the manager came up (all in agent_core_each was just told) or went down. */
@@ -149,6 +204,10 @@ void agent_core_prepared(agent_core_t *core, ns_t now, uint64_t serial, inspan_s
 /* results are copied. A failed upload makes the job's results incomplete: FAILED. */
 void agent_core_uploaded(agent_core_t *core, ns_t now, uint64_t serial, inspan_status_t status,
                          const char *text, const agent_result_t *results, uint32_t n);
+
+/* files are copied. The artifact that was being stored is, or is not. */
+void agent_core_stored(agent_core_t *core, ns_t now, uint64_t serial, inspan_status_t status,
+                       const char *text, const agent_result_t *files, uint32_t n);
 
 /* A whole frame. CORRUPT, VERSION: the connection must be closed (the worker has been failed). */
 inspan_status_t agent_core_frame(agent_core_t *core, ns_t now, agent_worker_t *worker,

@@ -26,7 +26,7 @@ typedef struct scene {
     uint32_t n_results, pid;
     int exit_signal;
     uint64_t step;
-    int sent[LOCAL_BYE + 1]; /* frames by type */
+    int sent[LOCAL_TYPES]; /* frames by type */
     local_welcome_t welcome;
     local_end_t last_end;
     inspan_status_t spawn_result;
@@ -115,8 +115,14 @@ static void do_release(void *context, agent_worker_t *worker)
     ((scene_t *)context)->releases++;
 }
 
-static const agent_actions_t actions = {do_report, do_prepare, do_upload, do_abandon,
-                                        do_spawn,  do_send,    do_signal, do_release};
+static const agent_actions_t actions = {.report = do_report,
+                                        .prepare = do_prepare,
+                                        .upload = do_upload,
+                                        .abandon = do_abandon,
+                                        .spawn = do_spawn,
+                                        .send = do_send,
+                                        .signal = do_signal,
+                                        .release = do_release};
 
 static scene_t *open_scene(void)
 {

@@ -78,8 +78,14 @@ static void do_release(void *context, agent_worker_t *worker)
     ((scene_t *)context)->releases++;
 }
 
-static const agent_actions_t actions = {do_report, do_prepare, do_upload, do_abandon,
-                                        do_spawn,  do_send,    do_signal, do_release};
+static const agent_actions_t actions = {.report = do_report,
+                                        .prepare = do_prepare,
+                                        .upload = do_upload,
+                                        .abandon = do_abandon,
+                                        .spawn = do_spawn,
+                                        .send = do_send,
+                                        .signal = do_signal,
+                                        .release = do_release};
 
 enum { MANAGER_ORDERS = 1, WORKER_FRAME, WORKER_EXIT, PREPARED, UPLOADED };
 enum { THREADED_JOBS = 48 };

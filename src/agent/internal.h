@@ -54,7 +54,8 @@ typedef struct agent {
     agent_push_t *pushes[AGENT_PUSHES];
     pthread_mutex_t fetching; /* one data file at a time: two workers may want the same. Any thread */
     bool ending, half_closed;
-    ns_t end_by;
+    ns_t end_by, leave_by; /* leave_by: workers are handing over their work until then; 0: not */
+    ns_t adopted_until;    /* registration waits that long for workers of an earlier life to call again */
     int exit_code;
 } agent_t;
 
@@ -66,6 +67,9 @@ void messages_send_register(agent_t *agent);
 void messages_send_report(agent_t *agent, const agent_worker_t *worker);
 void messages_send_heartbeat(agent_t *agent);
 void messages_take_view(agent_t *agent, const Inspan__V1__View *message);
+void messages_send_artifact(agent_t *agent, const agent_worker_t *worker, const agent_artifact_t *artifact);
+void messages_send_ledger(agent_t *agent, const agent_worker_t *worker, const local_ledger_t *ledger);
+void messages_take_artifact(agent_t *agent, const Inspan__V1__ArtifactAnswer *message);
 void messages_take_lost(agent_t *agent, const Inspan__V1__MemberLost *message);
 
 /* ---- process.c */
@@ -85,8 +89,9 @@ typedef struct process {
     size_t in_used, out_used;
     os_process_t process;
     worker_log_t *log;
-    agent_task_t *task;
-    bool fresh; /* the only rank of its job here: what an earlier job of that number left goes */
+    agent_task_t *task;  /* before the start, or after DONE */
+    agent_task_t *store; /* an artifact */
+    bool fresh;          /* the only rank of its job here: what an earlier job of that number left goes */
     uint64_t jobs_in_use[AGENT_WORKERS];
     size_t n_jobs_in_use;
 } process_t;
@@ -102,10 +107,11 @@ void process_kill_leftovers(agent_t *agent);
 
 /* ---- task.c */
 
-typedef enum task_kind { TASK_PREPARE, TASK_UPLOAD } task_kind_t;
+typedef enum task_kind { TASK_PREPARE, TASK_UPLOAD, TASK_STORE } task_kind_t;
 
-/* Start a thread for this worker's files; its end arrives at task_finish. process stays valid until then. */
-inspan_status_t task_start(process_t *process, task_kind_t kind, inspan_error_t *err);
+/* Start a thread for this worker's files; its end arrives at task_finish. process stays valid until then.
+ * folder: of an artifact, below the worker's; else NULL. */
+inspan_status_t task_start(process_t *process, task_kind_t kind, const char *folder, inspan_error_t *err);
 void task_abandon(agent_task_t *task);
 void task_finish(agent_t *agent, agent_task_t *task); /* on the loop thread: tells the core */
 void task_discard(agent_task_t *task);                /* joins and frees without telling */

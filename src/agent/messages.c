@@ -11,7 +11,7 @@
 typedef struct report {
     Inspan__V1__WorkerReport message;
     Inspan__V1__Progress progress;
-    Inspan__V1__Failure failure;
+    Inspan__V1__Failure failure, blame;
     Inspan__V1__ResultFile results[AGENT_RESULTS];
     Inspan__V1__ResultFile *result_list[AGENT_RESULTS];
 } report_t;
@@ -37,9 +37,8 @@ static void fill_progress(const inspan_progress_t *from, Inspan__V1__Progress *t
     to->param_hash = from->param_hash;
 }
 
-static void fill_failure(const agent_worker_t *worker, Inspan__V1__Failure *to)
+static void fill_failure(const inspan_cause_t *cause, const char *text, Inspan__V1__Failure *to)
 {
-    const inspan_cause_t *cause = &worker->cause;
     inspan__v1__failure__init(to);
     to->status = (uint32_t)cause->status;
     to->rank = cause->rank;
@@ -48,7 +47,7 @@ static void fill_failure(const agent_worker_t *worker, Inspan__V1__Failure *to)
     to->operation = text_of(cause->operation);
     to->waited_ns = cause->waited_ns;
     to->noticed_by = cause->noticed_by;
-    to->text = text_of(worker->text[0] != '\0' ? worker->text : cause->text);
+    to->text = text_of(text[0] != '\0' ? text : cause->text);
 }
 
 static void fill_report(const agent_worker_t *worker, report_t *report)
@@ -61,7 +60,13 @@ static void fill_report(const agent_worker_t *worker, report_t *report)
     message->pid = worker->pid;
     message->data_port = worker->port;
     message->incarnation = worker->incarnation;
-    message->view = worker->view;
+    message->view = worker->open_view;
+    message->full = worker->full;
+    if (worker->has_blame) {
+        fill_failure(&worker->blame.cause, "", &report->blame);
+        message->blame = &report->blame;
+        message->blame_view = worker->blame.view;
+    }
     message->exit_code = worker->exit_code > 0 ? worker->exit_code : 0;
     message->exit_signal = worker->exit_signal;
     if (worker->has_progress) {
@@ -69,7 +74,7 @@ static void fill_report(const agent_worker_t *worker, report_t *report)
         message->progress = &report->progress;
     }
     if (worker->failed) {
-        fill_failure(worker, &report->failure);
+        fill_failure(&worker->cause, worker->text, &report->failure);
         message->failure = &report->failure;
     }
     if (worker->state == AGENT_STATE_DONE && worker->summary != NULL) message->summary_json = worker->summary;
@@ -93,6 +98,74 @@ void messages_send_report(agent_t *agent, const agent_worker_t *worker)
     up.kind_case = INSPAN__V1__AGENT_UP__KIND_WORKER;
     up.worker = &report.message;
     agent_send(agent, &up.base);
+}
+
+void messages_send_artifact(agent_t *agent, const agent_worker_t *worker, const agent_artifact_t *artifact)
+{
+    Inspan__V1__Artifact message = INSPAN__V1__ARTIFACT__INIT;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    Inspan__V1__ResultFile files[AGENT_RESULTS];
+    Inspan__V1__ResultFile *list[AGENT_RESULTS];
+    if (!agent->registered) return; /* again when it is */
+    for (uint32_t i = 0; i < artifact->n_files && i < AGENT_RESULTS; i++) {
+        inspan__v1__result_file__init(&files[i]);
+        files[i].name = artifact->files[i].name;
+        files[i].hash = artifact->files[i].hash;
+        files[i].bytes = artifact->files[i].bytes;
+        list[i] = &files[i];
+        message.n_files = i + 1;
+    }
+    message.files = list;
+    message.job_id = worker->job;
+    message.rank = worker->rank;
+    message.view = artifact->saved.view;
+    message.step = artifact->saved.step;
+    message.result = artifact->saved.result;
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_ARTIFACT;
+    up.artifact = &message;
+    agent_send(agent, &up.base);
+}
+
+typedef struct span_message { /* too large for a stack frame */
+    Inspan__V1__LedgerSpan span;
+    Inspan__V1__LedgerShare shares[LOCAL_SHARES];
+    Inspan__V1__LedgerShare *list[LOCAL_SHARES];
+} span_message_t;
+
+void messages_send_ledger(agent_t *agent, const agent_worker_t *worker, const local_ledger_t *ledger)
+{
+    if (!agent->registered) return;
+    span_message_t *parts = malloc(sizeof *parts);
+    if (parts == NULL) {
+        log_error("job %llu: no memory for its ledger from step %llu", (unsigned long long)worker->job,
+                  (unsigned long long)ledger->first_step);
+        return;
+    }
+    Inspan__V1__LedgerSpans message = INSPAN__V1__LEDGER_SPANS__INIT;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    Inspan__V1__LedgerSpan *span = &parts->span;
+    inspan__v1__ledger_span__init(span);
+    span->first_step = ledger->first_step;
+    span->last_step = ledger->last_step;
+    span->view = ledger->view;
+    for (uint32_t i = 0; i < ledger->n; i++) {
+        inspan__v1__ledger_share__init(&parts->shares[i]);
+        parts->shares[i].rank = ledger->shares[i].rank;
+        parts->shares[i].first = ledger->shares[i].first;
+        parts->shares[i].n = ledger->shares[i].n;
+        parts->list[i] = &parts->shares[i];
+    }
+    span->n_shares = ledger->n;
+    span->shares = parts->list;
+    message.job_id = worker->job;
+    message.seed = ledger->seed;
+    message.batch = ledger->batch;
+    message.n_spans = 1;
+    message.spans = &span;
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_LEDGER;
+    up.ledger = &message;
+    agent_send(agent, &up.base);
+    free(parts);
 }
 
 /* ---- Registration ---------------------------------------------------------------------------- */
@@ -269,4 +342,12 @@ void messages_take_lost(agent_t *agent, const Inspan__V1__MemberLost *message)
         snprintf(cause.text, sizeof cause.text, "%s", failure->text);
     }
     agent_core_lost(agent->core, os_now(), message->job_id, &cause);
+}
+
+void messages_take_artifact(agent_t *agent, const Inspan__V1__ArtifactAnswer *message)
+{
+    const inspan_status_t status =
+        message->status <= INSPAN_INTERNAL ? (inspan_status_t)message->status : INSPAN_INTERNAL;
+    agent_core_registered(agent->core, os_now(), message->job_id, message->rank, message->step,
+                          message->result, status, message->text);
 }

@@ -290,13 +290,30 @@ static inspan_status_t act_prepare(void *context, agent_worker_t *worker, inspan
     (void)context;
     process_t *process = worker->shell;
     process->worker = worker;
-    return task_start(process, TASK_PREPARE, err);
+    return task_start(process, TASK_PREPARE, NULL, err);
 }
 
 static inspan_status_t act_upload(void *context, agent_worker_t *worker, inspan_error_t *err)
 {
     (void)context;
-    return task_start(worker->shell, TASK_UPLOAD, err);
+    return task_start(worker->shell, TASK_UPLOAD, NULL, err);
+}
+
+static inspan_status_t act_store(void *context, agent_worker_t *worker, const agent_artifact_t *artifact,
+                                 inspan_error_t *err)
+{
+    (void)context;
+    return task_start(worker->shell, TASK_STORE, artifact->saved.folder, err);
+}
+
+static void act_register(void *context, const agent_worker_t *worker, const agent_artifact_t *artifact)
+{
+    messages_send_artifact(context, worker, artifact);
+}
+
+static void act_ledger(void *context, const agent_worker_t *worker, const local_ledger_t *span)
+{
+    messages_send_ledger(context, worker, span);
 }
 
 static void act_abandon(void *context, agent_worker_t *worker)
@@ -304,6 +321,7 @@ static void act_abandon(void *context, agent_worker_t *worker)
     (void)context;
     process_t *process = worker->shell;
     task_abandon(process->task);
+    task_abandon(process->store);
 }
 
 static inspan_status_t act_spawn(void *context, agent_worker_t *worker, inspan_error_t *err)
@@ -360,8 +378,9 @@ static void act_release(void *context, agent_worker_t *worker)
     free(process);
 }
 
-const agent_actions_t process_actions = {act_report, act_prepare, act_upload, act_abandon,
-                                         act_spawn,  act_send,    act_signal, act_release};
+const agent_actions_t process_actions = {act_report,   act_prepare, act_upload, act_store,
+                                         act_abandon,  act_spawn,   act_send,   act_signal,
+                                         act_register, act_ledger,  act_release};
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 

@@ -28,6 +28,7 @@ struct agent_task {
     process_t *process;
     transfer_t *transfer;
     pthread_t thread;
+    char folder[LOCAL_PATH_MAX]; /* of an artifact, below the worker's */
     inspan_error_t err;
     agent_result_t results[AGENT_RESULTS];
     uint32_t n_results;
@@ -178,8 +179,9 @@ static inspan_status_t upload_folder(agent_task_t *task, const char *folder, con
 static inspan_status_t upload(agent_task_t *task, inspan_error_t *err)
 {
     char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s/out", task->process->folder);
-    return upload_folder(task, folder, "", 0, err);
+    snprintf(folder, sizeof folder, "%s/%s", task->process->folder,
+             task->kind == TASK_STORE ? task->folder : "out");
+    return upload_folder(task, folder, "", task->kind == TASK_STORE ? 2 : 0, err);
 }
 
 /* ---- The thread ------------------------------------------------------------------------------ */
@@ -196,7 +198,7 @@ static void *run(void *context)
     return NULL;
 }
 
-inspan_status_t task_start(process_t *process, task_kind_t kind, inspan_error_t *err)
+inspan_status_t task_start(process_t *process, task_kind_t kind, const char *folder, inspan_error_t *err)
 {
     agent_task_t *task = calloc(1, sizeof *task);
     if (task != NULL) task->transfer = transfer_open(process->agent->client);
@@ -205,6 +207,7 @@ inspan_status_t task_start(process_t *process, task_kind_t kind, inspan_error_t 
         return error_set(err, INSPAN_NO_MEMORY, "no memory for a worker's files");
     }
     task->kind = kind;
+    if (folder != NULL) snprintf(task->folder, sizeof task->folder, "%s", folder);
     task->serial = process->worker->serial;
     task->process = process;
     if (pthread_create(&task->thread, NULL, run, task) != 0) {
@@ -212,7 +215,7 @@ inspan_status_t task_start(process_t *process, task_kind_t kind, inspan_error_t 
         free(task);
         return error_set(err, INSPAN_IO, "cannot start a thread for a worker's files");
     }
-    process->task = task;
+    *(kind == TASK_STORE ? &process->store : &process->task) = task;
     return INSPAN_OK;
 }
 
@@ -231,8 +234,11 @@ void task_discard(agent_task_t *task)
 void task_finish(agent_t *agent, agent_task_t *task)
 {
     ns_t now = os_now();
-    task->process->task = NULL;
-    if (task->kind == TASK_PREPARE)
+    *(task->kind == TASK_STORE ? &task->process->store : &task->process->task) = NULL;
+    if (task->kind == TASK_STORE)
+        agent_core_stored(agent->core, now, task->serial, task->err.status, task->err.text, task->results,
+                          task->n_results);
+    else if (task->kind == TASK_PREPARE)
         agent_core_prepared(agent->core, now, task->serial, task->err.status, task->err.text);
     else
         agent_core_uploaded(agent->core, now, task->serial, task->err.status, task->err.text, task->results,

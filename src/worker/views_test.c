@@ -47,7 +47,8 @@ static void user_follows(rank_t *rank)
         assert_int_equal(view.first, view.number == 1);
         while (!views->changed(views->context) && !atomic_load(&rank->quit) && sum(rank, &view))
             poll(NULL, 0, 1); /* not a wait: leaves the processor to the others */
-        while (!views->changed(views->context) && !atomic_load(&rank->quit)) poll(NULL, 0, 1);
+        while (!views->changed(views->context) && !atomic_load(&rank->quit))
+            poll(NULL, 0, 1); /* not a wait: the event ends it */
     }
     inspan_worker_finish(rank->worker, status, status == INSPAN_OK ? "{}" : rank->err.text);
 }
