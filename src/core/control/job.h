@@ -45,7 +45,8 @@
  *     others blame goes; equal: the one whose agent broke, the slower, the higher number.
  *   - Newcomers (control_job_wants, control_job_grow) join when they are BOUND and the present view is open
  *     on all its members, in the order of their numbers; one that does not bind in time is dropped.
- *   - Fewer than min are left: no view until newcomers are BOUND.
+ *   - Fewer than min are left: no view until newcomers are BOUND (once the result is registered: who is left
+ * ends it).
  *   - The end: a member is DONE and the result is registered, or all members are DONE.
  *
  * After every call the owner carries out job->actions in their order, then calls control_job_acted. When an

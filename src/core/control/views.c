@@ -439,7 +439,7 @@ static void issue_next(control_job_t *job, ns_t now)
     }
     uint32_t old = next.n;
     add_newcomers(job, &next);
-    if (next.n < job->min_nodes) {
+    if (next.n < job->min_nodes && !job->has_result) { /* once it is there, who is left may end it */
         wait_for_nodes(job, next.n, now);
         return;
     }

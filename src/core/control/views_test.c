@@ -83,7 +83,7 @@ static void check_view(world_t *w)
     const control_view_t *view = &w->job.members;
     assert_int_equal(view->number, w->job.view);
     assert_true(view->number > w->highest); /* I3 */
-    assert_true(view->n == 0 || (view->n >= w->min && view->n <= w->max));
+    assert_true(view->n == 0 || ((view->n >= w->min || w->job.has_result) && view->n <= w->max));
     if (view->first) assert_int_equal(w->told.n, 0);
     for (uint32_t i = 0; i < view->n; i++) {
         uint32_t r = view->members[i];
@@ -567,6 +567,23 @@ static void too_few_wait(void **state)
     end(&w);
 }
 
+/* It takes no newcomers any more: waiting for some would be for ever. */
+static void with_the_result_registered_too_few_end_the_job(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 2, 2, 2);
+    control_job_result(&w.job, w.now);
+    act(&w);
+    killed(&w, 1);
+    assert_int_equal(control_job_wants(&w.job), 0);
+    assert_int_equal(w.job.view, 2);
+    assert_int_equal(w.job.members.n, 1);
+    tell(&w, 0, CONTROL_RANK_DONE);
+    assert_int_equal(w.job.state, CONTROL_DONE);
+    end(&w);
+}
+
 static void a_leaver_costs_nothing(void **state)
 {
     (void)state;
@@ -803,6 +820,7 @@ int main(void)
         cmocka_unit_test(who_cannot_be_reached_goes),
         cmocka_unit_test(newcomers_join_between_steps),
         cmocka_unit_test(too_few_wait),
+        cmocka_unit_test(with_the_result_registered_too_few_end_the_job),
         cmocka_unit_test(a_leaver_costs_nothing),
         cmocka_unit_test(nobody_left_begins_a_new_lineage),
         cmocka_unit_test(a_restarted_manager_announces_the_same_view),
