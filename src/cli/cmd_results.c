@@ -12,6 +12,18 @@
 
 #define KEEP_ALL UINT32_MAX
 
+static inspan_status_t fetch_all(rpc_client_t *client, const Inspan__V1__JobInfo *job, const char *folder,
+                                 inspan_error_t *err)
+{
+    if (job->n_results == 0 && job->n_checkpoints == 0)
+        return error_set(err, INSPAN_NOT_FOUND, "job %" PRIu64 " (%.20s) has no results", job->id,
+                         job->state);
+    inspan_status_t status = results_fetch(client, job, folder, err);
+    for (size_t i = 0; status == INSPAN_OK && i < job->n_checkpoints; i++)
+        status = checkpoint_fetch_one(client, job->checkpoints[i], folder, KEEP_ALL, err);
+    return status;
+}
+
 static inspan_status_t fetch(const place_options_t *place, const char *number, const char *folder,
                              Inspan__V1__JobInfo **job, inspan_error_t *err)
 {
@@ -21,15 +33,7 @@ static inspan_status_t fetch(const place_options_t *place, const char *number, c
     if (status == INSPAN_OK) status = client_open(place, &client, err);
     if (status != INSPAN_OK) return status;
     *job = client_job(client, id, err);
-    if (*job == NULL)
-        status = err->status;
-    else if ((*job)->n_results == 0 && (*job)->n_checkpoints == 0)
-        status =
-            error_set(err, INSPAN_NOT_FOUND, "job %" PRIu64 " (%.20s) has no results", id, (*job)->state);
-    else
-        status = results_fetch(client, *job, folder, err);
-    for (size_t i = 0; status == INSPAN_OK && i < (*job)->n_checkpoints; i++)
-        status = checkpoint_fetch_one(client, (*job)->checkpoints[i], folder, KEEP_ALL, err);
+    status = *job == NULL ? err->status : fetch_all(client, *job, folder, err);
     rpc_client_close(client);
     return status;
 }

@@ -221,7 +221,7 @@ static inspan_status_t replace(const char *folder, const char *staged, uint64_t 
 /* First to another name, for a removal cut short must not leave half a checkpoint under a good one. */
 static void remove_step(const char *folder, uint64_t step)
 {
-    char path[CHECKPOINT_PATH_MAX], away[CHECKPOINT_PATH_MAX];
+    char path[CHECKPOINT_PATH_MAX], away[CHECKPOINT_PATH_MAX] = "";
     inspan_error_t err;
     inspan_status_t status = step_path(folder, step, "", path, &err);
     if (status == INSPAN_OK) status = staged_path(folder, step, ".old", away, &err);

@@ -62,12 +62,19 @@ static inline void training_step(training_t *t, uint64_t step)
         fail_msg("%s", err.text);
 }
 
+/* Bit for bit. */
+static inline bool training_equal(const void *a, const void *b)
+{
+    return memcmp(a, b, TRAINING_COUNT * sizeof(float)) == 0;
+}
+
 static inline bool training_same(const training_t *a, const training_t *b)
 {
-    bool same = memcmp(a->weights, b->weights, sizeof a->weights) == 0;
+    bool same = true;
+    for (uint32_t i = 0; i < TRAINING_PARAMS; i++)
+        same = same && training_equal(a->weights[i], b->weights[i]);
     for (uint32_t i = 0; i < a->arrays.n_moments; i++)
-        same = same &&
-               memcmp(a->arrays.moments[i].weights, b->arrays.moments[i].weights, sizeof a->weights[0]) == 0;
+        same = same && training_equal(a->arrays.moments[i].weights, b->arrays.moments[i].weights);
     return same;
 }
 
