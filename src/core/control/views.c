@@ -5,7 +5,8 @@
 
 #include "core/control/job_internal.h"
 
-#define COUNT_EVERY NS_PER_S /* a storm that takes many at once is one loss in a row */
+#define VIEWS_MAX   ((uint64_t)1 << 62) /* no real number is near */
+#define COUNT_EVERY NS_PER_S            /* a storm that takes many at once is one loss in a row */
 
 static bool is_out(const control_rank_t *rank)
 {
@@ -505,6 +506,11 @@ static void heard(control_job_t *job, uint32_t r, const control_report_t *report
 {
     control_rank_t *rank = &job->ranks[r];
     if (report->view > rank->view) rank->view = report->view;
+    if (report->view > job->last_view && report->view < VIEWS_MAX &&
+        control_job_member(job, r)) { /* an old copy of the registry was put back */
+        job->last_view = report->view;
+        job->changed = true;
+    }
     if (report->speed > 0) rank->speed = report->speed;
     if (report->steps > 0) job->steps = report->steps;
     if (report->step > job->step) {

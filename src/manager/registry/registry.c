@@ -14,8 +14,13 @@
 #include "base/log.h"
 #include "manager/registry/registry_internal.h"
 #include "platform/os/os_file.h"
+#include "platform/os/os_time.h"
 
 #define WAL_LIMIT_BYTES (64 << 20)
+#define NOTICE_NS       (24 * 3600 * NS_PER_S)
+#define JOBS_UNSEEN                                                                                          \
+    1000 /* at most so many jobs came after <folder>/cluster was written: numbers that are not given again   \
+          */
 
 inspan_status_t registry_fail(const registry_t *registry, const char *what, inspan_error_t *err)
 {
@@ -70,13 +75,16 @@ static inspan_status_t quick_check(registry_t *registry, inspan_error_t *err)
         sqlite3_finalize(statement);
         return registry_fail(registry, "cannot check the registry", err);
     }
-    const char *answer = (const char *)sqlite3_column_text(statement, 0);
+    char answer[200];
+    const char *text = (const char *)sqlite3_column_text(statement, 0);
+    snprintf(answer, sizeof answer, "%s", text != NULL ? text : "no answer");
+    for (char *c = answer; (c = strchr(c, '\n')) != NULL;) *c = ' ';
     inspan_status_t status = INSPAN_OK;
-    if (answer == NULL || strcmp(answer, "ok") != 0)
+    if (strcmp(answer, "ok") != 0)
         status = error_set(
             err, INSPAN_CORRUPT,
             "%s is damaged (%.200s): restore a copy, or move it away to begin with an empty registry",
-            registry->path, answer != NULL ? answer : "no answer");
+            registry->path, answer);
     sqlite3_finalize(statement);
     return status;
 }
@@ -100,29 +108,38 @@ static int take_identity(void *context, int columns, char **values, char **names
 {
     registry_t *registry = context;
     (void)names;
-    if (columns != 2 || values[0] == NULL || values[1] == NULL) return 1;
+    if (columns != 3 || values[0] == NULL || values[1] == NULL) return 1;
     snprintf(registry->cluster_id, sizeof registry->cluster_id, "%s", values[0]);
     registry->incarnation = strtoull(values[1], NULL, 10);
+    registry->last_job = values[2] != NULL ? strtoull(values[2], NULL, 10) : 0;
     return 0;
 }
 
 /* The cluster's id once, the incarnation raised at every start: one transaction, before anybody is answered.
- */
-static inspan_status_t identify(registry_t *registry, inspan_error_t *err)
+ * Nothing goes back behind what <folder>/cluster knows, should the file be new, or an old copy. */
+static inspan_status_t identify(registry_t *registry, const char *folder, inspan_error_t *err)
 {
+    registry_identity_t before = registry_identity_read(folder);
     char id[OS_UUID_TEXT];
     if (os_uuid(id) != INSPAN_OK) return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes");
     char *sql = sqlite3_mprintf("BEGIN IMMEDIATE;"
                                 "INSERT OR IGNORE INTO meta VALUES('cluster_id', %Q), ('incarnation', 0);"
-                                "UPDATE meta SET value = value + 1 WHERE key='incarnation';"
+                                "INSERT INTO sqlite_sequence(name, seq) SELECT 'jobs', 0 WHERE NOT EXISTS "
+                                " (SELECT 1 FROM sqlite_sequence WHERE name='jobs');"
+                                "UPDATE sqlite_sequence SET seq = max(seq, %lld) WHERE name='jobs' AND "
+                                " (SELECT value FROM meta WHERE key='incarnation') < %lld;"
+                                "UPDATE meta SET value = max(value, %lld) + 1 WHERE key='incarnation';"
                                 "SELECT (SELECT value FROM meta WHERE key='cluster_id'),"
-                                "       (SELECT value FROM meta WHERE key='incarnation');"
+                                "       (SELECT value FROM meta WHERE key='incarnation'),"
+                                "       (SELECT seq FROM sqlite_sequence WHERE name='jobs');"
                                 "COMMIT",
-                                id);
+                                before.cluster_id[0] != '\0' ? before.cluster_id : id,
+                                (long long)before.last_job + JOBS_UNSEEN, (long long)before.incarnation,
+                                (long long)before.incarnation);
     if (sql == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     int result = sqlite3_exec(registry->db, sql, take_identity, registry, NULL);
     sqlite3_free(sql);
-    if (result == SQLITE_OK) return INSPAN_OK;
+    if (result == SQLITE_OK) return registry_identity_write(folder, registry, err);
     inspan_status_t status = registry_fail(registry, "cannot write the registry", err);
     sqlite3_exec(registry->db, "ROLLBACK", NULL, NULL, NULL);
     return status;
@@ -137,23 +154,83 @@ static inspan_status_t prepare(registry_t *registry, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-static inspan_status_t open_all(registry_t *registry, const char *folder, ns_t busy_timeout,
-                                inspan_error_t *err)
+static inspan_status_t open_file(registry_t *registry, const char *folder, ns_t busy_timeout,
+                                 inspan_error_t *err)
 {
-    inspan_status_t status = take_lock(registry, folder, err);
-    if (status != INSPAN_OK) return status;
     mode_t old = umask(0077); /* the log files beside it too are for the owner only */
     int result = sqlite3_open_v2(registry->path, &registry->db,
                                  SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL);
     umask(old);
     if (result != SQLITE_OK) return registry_fail(registry, "cannot open the registry", err);
-    status = configure(registry, busy_timeout, err);
+    inspan_status_t status = configure(registry, busy_timeout, err);
     if (status == INSPAN_OK) status = quick_check(registry, err);
     if (status == INSPAN_OK)
         status = registry_migrate(registry, registry_migrations, registry_n_migrations, err);
-    if (status == INSPAN_OK) status = identify(registry, err);
+    if (status == INSPAN_OK) status = identify(registry, folder, err);
     if (status == INSPAN_OK) status = prepare(registry, err);
     return status;
+}
+
+static void close_file(registry_t *registry)
+{
+    for (int i = 0; i < REGISTRY_STATEMENTS; i++) {
+        sqlite3_finalize(registry->statements[i]);
+        registry->statements[i] = NULL;
+    }
+    if (sqlite3_close(registry->db) != SQLITE_OK) log_error("registry: closed with statements still open");
+    registry->db = NULL;
+}
+
+static inspan_status_t put_meta(registry_t *registry, const char *key, const char *text, inspan_error_t *err)
+{
+    inspan_status_t status = registry_begin(registry, err);
+    if (status != INSPAN_OK) return status;
+    sqlite3_stmt *put = registry_statement_of(registry, REGISTRY_PUT_META);
+    registry_bind_text(put, 1, key);
+    registry_bind_text(put, 2, text);
+    return registry_end(registry, registry_step(put), err);
+}
+
+static void get_meta(registry_t *registry, const char *key, char *text, size_t size)
+{
+    sqlite3_stmt *get = registry_statement_of(registry, REGISTRY_GET_META);
+    registry_bind_text(get, 1, key);
+    text[0] = '\0';
+    if (sqlite3_step(get) == SQLITE_ROW && sqlite3_column_text(get, 0) != NULL)
+        snprintf(text, size, "%s", (const char *)sqlite3_column_text(get, 0));
+    sqlite3_reset(get);
+}
+
+static inspan_status_t begin_anew(registry_t *registry, const char *folder, ns_t busy_timeout,
+                                  inspan_error_t *err)
+{
+    char notice[sizeof registry->notice], wall[32];
+    log_error("%s", err != NULL ? err->text : "the registry is damaged");
+    close_file(registry);
+    inspan_status_t status = registry_move_aside(registry->path, os_wall_now(), notice, sizeof notice, err);
+    if (status == INSPAN_OK) status = open_file(registry, folder, busy_timeout, err);
+    if (status != INSPAN_OK) return status;
+    log_error("%s", notice);
+    snprintf(wall, sizeof wall, "%lld", (long long)os_wall_now());
+    status = put_meta(registry, "notice", notice, err);
+    if (status == INSPAN_OK) status = put_meta(registry, "notice_wall", wall, err);
+    if (status == INSPAN_OK) status = registry_put_event(registry, os_wall_now(), 0, 0, notice, err);
+    return status;
+}
+
+static inspan_status_t open_all(registry_t *registry, const char *folder, ns_t busy_timeout,
+                                inspan_error_t *err)
+{
+    inspan_status_t status = take_lock(registry, folder, err);
+    if (status != INSPAN_OK) return status;
+    status = open_file(registry, folder, busy_timeout, err);
+    if (status == INSPAN_CORRUPT) status = begin_anew(registry, folder, busy_timeout, err);
+    if (status != INSPAN_OK) return status;
+    char wall[32];
+    get_meta(registry, "notice_wall", wall, sizeof wall);
+    if (wall[0] != '\0' && os_wall_now() - strtoll(wall, NULL, 10) < NOTICE_NS)
+        get_meta(registry, "notice", registry->notice, sizeof registry->notice);
+    return INSPAN_OK;
 }
 
 inspan_status_t registry_open(const char *folder, ns_t busy_timeout, registry_t **out, inspan_error_t *err)
@@ -176,8 +253,7 @@ inspan_status_t registry_open(const char *folder, ns_t busy_timeout, registry_t 
 void registry_close(registry_t *registry)
 {
     if (registry == NULL) return;
-    for (int i = 0; i < REGISTRY_STATEMENTS; i++) sqlite3_finalize(registry->statements[i]);
-    if (sqlite3_close(registry->db) != SQLITE_OK) log_error("registry: closed with statements still open");
+    close_file(registry);
     if (registry->lock_fd >= 0) close(registry->lock_fd);
     free(registry);
 }
@@ -190,6 +266,11 @@ const char *registry_cluster_id(const registry_t *registry)
 uint64_t registry_incarnation(const registry_t *registry)
 {
     return registry->incarnation;
+}
+
+const char *registry_notice(const registry_t *registry)
+{
+    return registry->notice;
 }
 
 uint64_t registry_wal_bytes(const registry_t *registry)

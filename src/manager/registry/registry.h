@@ -24,7 +24,11 @@ typedef struct registry registry_t;
 
 /*
  * Open or create; raises the manager's incarnation. EXISTS (another manager uses the folder), VERSION
- * (written by a newer Inspan), CORRUPT (the quick check found damage), IO. busy_timeout 0: 5 s.
+ * (written by a newer Inspan), IO. busy_timeout 0: 5 s.
+ *
+ * A file that the quick check finds damaged, or that is no database, is moved aside
+ * (registry.db.damaged-<wall seconds>) and a new one is made: registry_notice tells. The cluster's id, the
+ * incarnation and the numbers of jobs go on from <folder>/cluster, a few lines written at each start.
  */
 inspan_status_t registry_open(const char *folder, ns_t busy_timeout, registry_t **registry,
                               inspan_error_t *err);
@@ -32,6 +36,10 @@ void registry_close(registry_t *registry);
 
 const char *registry_cluster_id(const registry_t *registry); /* random UUID, made at the first start */
 uint64_t registry_incarnation(const registry_t *registry);   /* 1 at the first start */
+/* What people must know of the registry itself; "": nothing. Said for a day. */
+const char *registry_notice(const registry_t *registry);
+/* A consistent copy of everything committed so far, to a file that is not there yet. EXISTS, IO. */
+inspan_status_t registry_backup(registry_t *registry, const char *path, inspan_error_t *err);
 uint64_t
 registry_wal_bytes(const registry_t *registry); /* size of the log file: an alarm, when others read long */
 
@@ -46,6 +54,10 @@ typedef struct registry_node {
     uint64_t incarnation;
     ns_t registered_wall, seen_wall;
     registry_blob_t registration; /* Register */
+    bool drained, quarantined;
+    ns_t cool_until_wall;
+    uint32_t losses_in_a_row;
+    registry_blob_t losses; /* the owner's: when workers were lost here */
 } registry_node_t;
 
 typedef struct registry_job {
@@ -54,6 +66,8 @@ typedef struct registry_job {
     ns_t submitted_wall, started_wall, ended_wall;
     registry_blob_t request; /* SubmitRequest; written once */
     registry_blob_t failure; /* Failure */
+    bool elastic;
+    uint32_t workers_lost;
 } registry_job_t;
 
 typedef struct registry_rank {
@@ -72,6 +86,20 @@ typedef struct registry_view {
     registry_blob_t members; /* View */
 } registry_view_t;
 
+/* A checkpoint, or the final model. */
+typedef struct registry_artifact {
+    uint64_t job, step, view;
+    bool result;
+    ns_t wall;
+    registry_blob_t message; /* Artifact */
+} registry_artifact_t;
+
+/* Committed steps [first_step, last_step] with the same shares. */
+typedef struct registry_span {
+    uint64_t job, first_step, last_step, view;
+    registry_blob_t shares; /* LedgerSpan */
+} registry_span_t;
+
 inspan_status_t registry_put_node(registry_t *registry, registry_node_t *node, inspan_error_t *err);
 inspan_status_t registry_put_job(registry_t *registry, registry_job_t *job, const registry_rank_t *ranks,
                                  uint32_t n_ranks, inspan_error_t *err);
@@ -79,6 +107,18 @@ inspan_status_t registry_put_rank(registry_t *registry, const registry_rank_t *r
 /* A view number of a job is written once: EXISTS. Stores the ranks as they bound, too. */
 inspan_status_t registry_put_view(registry_t *registry, const registry_view_t *view,
                                   const registry_rank_t *ranks, uint32_t n_ranks, inspan_error_t *err);
+/*
+ * P1: accepted only if its view is the job's newest, looked up in the same transaction: ABORTED. The same one
+ * again: OK. Of checkpoints the newest `keep` stay (keep >= 1).
+ */
+inspan_status_t registry_put_artifact(registry_t *registry, const registry_artifact_t *artifact,
+                                      uint32_t keep, inspan_error_t *err);
+/*
+ * Spans may come again, longer, overlapping, and late: a step has the record of its newest view, and within
+ * a view the first. INVALID: last_step before first_step.
+ */
+inspan_status_t registry_put_spans(registry_t *registry, uint64_t job, uint64_t seed, uint64_t batch,
+                                   const registry_span_t *spans, uint32_t n, inspan_error_t *err);
 /* What happened, for people; the newest 100,000 are kept. job or node 0: none. */
 inspan_status_t registry_put_event(registry_t *registry, ns_t wall, uint64_t job, uint64_t node,
                                    const char *text, inspan_error_t *err);
@@ -100,6 +140,18 @@ inspan_status_t registry_each_rank(registry_t *registry, uint64_t job, registry_
                                    void *context, inspan_error_t *err);
 inspan_status_t registry_last_view(registry_t *registry, uint64_t job, registry_view_visit_t visit,
                                    void *context, inspan_error_t *err);
+typedef bool (*registry_artifact_visit_t)(void *context, const registry_artifact_t *artifact);
+typedef bool (*registry_span_visit_t)(void *context, const registry_span_t *span);
+
+/* Checkpoints, oldest first, then results. */
+inspan_status_t registry_each_artifact(registry_t *registry, uint64_t job, registry_artifact_visit_t visit,
+                                       void *context, inspan_error_t *err);
+/* At most `limit` of those that begin at `from` or later. */
+inspan_status_t registry_each_span(registry_t *registry, uint64_t job, uint64_t from, uint32_t limit,
+                                   registry_span_visit_t visit, void *context, inspan_error_t *err);
+/* Both 0: the job has no ledger. */
+inspan_status_t registry_ledger(registry_t *registry, uint64_t job, uint64_t *seed, uint64_t *batch,
+                                inspan_error_t *err);
 inspan_status_t registry_each_event(registry_t *registry, uint64_t job, registry_event_visit_t visit,
                                     void *context, inspan_error_t *err);
 

@@ -1,5 +1,6 @@
 #include "manager/registry/registry.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -374,22 +375,78 @@ static void overwrite(off_t offset, const void *bytes, size_t n)
     close(fd);
 }
 
-static void damage_is_named(void **state)
+static bool is_moved_aside(void)
+{
+    bool found = false;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        found = found || strncmp(entry->d_name, "registry.db.damaged-", 20) == 0;
+    closedir(dir);
+    return found;
+}
+
+/* The cluster stays itself: its id, its incarnations, its numbers of jobs. */
+static void a_damaged_file_is_moved_aside(void **state)
 {
     (void)state;
     inspan_error_t err;
-    registry_t *registry = open_ok();
-    for (int i = 0; i < 200; i++)
-        assert_int_equal(registry_put_event(registry, i, 0, 0, "filler", &err), INSPAN_OK);
-    registry_close(registry);
-    char garbage[3000];
+    char id[37], garbage[3000];
     memset(garbage, 0x5a, sizeof garbage);
-    overwrite(4096 + 8, garbage, sizeof garbage);
-    assert_int_equal(registry_open(folder, 0, &registry, &err), INSPAN_CORRUPT);
-    assert_non_null(strstr(err.text, "registry.db"));
-    overwrite(0, garbage, 100); /* not a database at all */
-    assert_int_equal(registry_open(folder, 0, &registry, &err), INSPAN_CORRUPT);
-    assert_non_null(strstr(err.text, "damaged"));
+    for (int what = 0; what < 2; what++) {
+        registry_t *registry = open_ok();
+        snprintf(id, sizeof id, "%s", registry_cluster_id(registry));
+        uint64_t incarnation = registry_incarnation(registry);
+        for (int i = 0; i < 200; i++)
+            assert_int_equal(registry_put_event(registry, i, 0, 0, "filler", &err), INSPAN_OK);
+        registry_job_t job = new_job("before");
+        assert_int_equal(registry_put_job(registry, &job, NULL, 0, &err), INSPAN_OK);
+        registry_close(registry);
+        overwrite(what == 0 ? 4096 + 8 : 0, garbage, what == 0 ? sizeof garbage : 100);
+        registry = open_ok();
+        assert_true(is_moved_aside());
+        assert_non_null(strstr(registry_notice(registry), "was moved to"));
+        assert_string_equal(registry_cluster_id(registry), id);
+        assert_int_equal(registry_incarnation(registry), incarnation + 1);
+        registry_job_t after = new_job("after");
+        assert_int_equal(registry_put_job(registry, &after, NULL, 0, &err), INSPAN_OK);
+        assert_true(after.id > job.id);
+        registry_close(registry);
+        registry = open_ok(); /* said again, and nothing more happens */
+        assert_true(registry_notice(registry)[0] != '\0');
+        registry_job_t next = new_job("next");
+        assert_int_equal(registry_put_job(registry, &next, NULL, 0, &err), INSPAN_OK);
+        assert_int_equal(next.id, after.id + 1);
+        registry_close(registry);
+    }
+}
+
+static void a_copy_is_whole_and_an_old_one_takes_nothing_back(void **state)
+{
+    (void)state;
+    inspan_error_t err;
+    char copy[128], file[128];
+    snprintf(copy, sizeof copy, "%s/copy.db", folder);
+    snprintf(file, sizeof file, "%s/registry.db", folder);
+    registry_t *registry = open_ok();
+    registry_job_t job = new_job("copied");
+    assert_int_equal(registry_put_job(registry, &job, NULL, 0, &err), INSPAN_OK);
+    assert_int_equal(registry_backup(registry, copy, &err), INSPAN_OK);
+    assert_int_equal(registry_backup(registry, copy, &err), INSPAN_EXISTS);
+    registry_job_t later = new_job("later");
+    assert_int_equal(registry_put_job(registry, &later, NULL, 0, &err), INSPAN_OK);
+    registry_close(registry);
+    registry_close(open_ok());
+    assert_int_equal(rename(copy, file), 0);
+    registry = open_ok();
+    assert_int_equal(registry_incarnation(registry), 3);
+    counts_t counts = {0};
+    assert_int_equal(registry_each_job(registry, 0, 10, count_job, &counts, &err), INSPAN_OK);
+    assert_int_equal(counts.rows, 1);
+    registry_job_t next = new_job("next");
+    assert_int_equal(registry_put_job(registry, &next, NULL, 0, &err), INSPAN_OK);
+    assert_true(next.id > later.id); /* a number is never used again */
+    registry_close(registry);
 }
 
 int main(void)
@@ -404,7 +461,8 @@ int main(void)
         IN_FOLDER(a_full_disk_is_said_and_survived),
         IN_FOLDER(a_newer_schema_is_refused),
         IN_FOLDER(migrations_go_forward_or_not_at_all),
-        IN_FOLDER(damage_is_named),
+        IN_FOLDER(a_damaged_file_is_moved_aside),
+        IN_FOLDER(a_copy_is_whole_and_an_old_one_takes_nothing_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,11 +53,40 @@ static const char schema_1[] =
     "CREATE INDEX events_of_job ON events(job, id);"
     "CREATE INDEX jobs_by_state ON jobs(state) WHERE state NOT IN ('done', 'failed', 'cancelled');";
 
-const registry_migration_t registry_migrations[] = {{schema_1}};
+/* Elastic jobs: members, checkpoints, the ledger; nodes that are not used for a while. */
+static const char schema_2[] = "ALTER TABLE nodes ADD COLUMN drained INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE nodes ADD COLUMN quarantined INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE nodes ADD COLUMN cool_until_wall INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE nodes ADD COLUMN losses_in_a_row INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE nodes ADD COLUMN losses BLOB NOT NULL DEFAULT x'';"
+                               "ALTER TABLE jobs ADD COLUMN elastic INTEGER NOT NULL DEFAULT 0;"
+                               "ALTER TABLE jobs ADD COLUMN workers_lost INTEGER NOT NULL DEFAULT 0;"
+                               "CREATE TABLE artifacts("
+                               " job INTEGER NOT NULL REFERENCES jobs(id),"
+                               " result INTEGER NOT NULL,"
+                               " step INTEGER NOT NULL,"
+                               " view INTEGER NOT NULL,"
+                               " wall INTEGER NOT NULL,"
+                               " message BLOB NOT NULL,"
+                               " PRIMARY KEY(job, result, step)) WITHOUT ROWID;"
+                               "CREATE TABLE ledgers("
+                               " job INTEGER PRIMARY KEY REFERENCES jobs(id),"
+                               " seed INTEGER NOT NULL,"
+                               " batch INTEGER NOT NULL);"
+                               "CREATE TABLE spans("
+                               " job INTEGER NOT NULL REFERENCES jobs(id),"
+                               " first_step INTEGER NOT NULL,"
+                               " last_step INTEGER NOT NULL,"
+                               " view INTEGER NOT NULL,"
+                               " shares BLOB NOT NULL,"
+                               " PRIMARY KEY(job, first_step)) WITHOUT ROWID;";
+
+const registry_migration_t registry_migrations[] = {{schema_1}, {schema_2}};
 const uint32_t registry_n_migrations = sizeof registry_migrations / sizeof registry_migrations[0];
 
 #define JOB_COLUMNS                                                                                          \
-    "id, name, state, outcome, reason, submitted_wall, started_wall, ended_wall, request, failure"
+    "id, name, state, outcome, reason, submitted_wall, started_wall, ended_wall, request, failure, "         \
+    "elastic, workers_lost"
 
 const char *const registry_sql[REGISTRY_STATEMENTS] = {
     [REGISTRY_BEGIN] = "BEGIN IMMEDIATE",
@@ -65,18 +94,25 @@ const char *const registry_sql[REGISTRY_STATEMENTS] = {
     [REGISTRY_ROLLBACK] = "ROLLBACK",
     [REGISTRY_INSERT_NODE] =
         "INSERT INTO nodes(node_id, name, address, state, incarnation, registered_wall, seen_wall, "
-        "registration) VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT(node_id) DO UPDATE SET "
+        "registration, drained, quarantined, cool_until_wall, losses_in_a_row, losses) "
+        "VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT(node_id) DO UPDATE SET "
         "name=excluded.name, address=excluded.address, state=excluded.state, "
         "incarnation=excluded.incarnation, "
         "registered_wall=excluded.registered_wall, seen_wall=excluded.seen_wall, "
-        "registration=excluded.registration RETURNING handle",
+        "registration=excluded.registration, drained=excluded.drained, quarantined=excluded.quarantined, "
+        "cool_until_wall=excluded.cool_until_wall, losses_in_a_row=excluded.losses_in_a_row, "
+        "losses=excluded.losses RETURNING handle",
     [REGISTRY_UPDATE_NODE] = "UPDATE nodes SET node_id=?2, name=?3, address=?4, state=?5, incarnation=?6, "
-                             "registered_wall=?7, seen_wall=?8, registration=?9 WHERE handle=?1",
+                             "registered_wall=?7, seen_wall=?8, registration=?9, drained=?10, "
+                             "quarantined=?11, cool_until_wall=?12, losses_in_a_row=?13, losses=?14 "
+                             "WHERE handle=?1",
     [REGISTRY_INSERT_JOB] =
         "INSERT INTO jobs(name, state, outcome, reason, submitted_wall, started_wall, ended_wall, "
-        "request, failure) VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?9)",
+        "request, failure, elastic, workers_lost) "
+        "VALUES(?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?9, ?11, ?12)",
     [REGISTRY_UPDATE_JOB] = "UPDATE jobs SET name=?2, state=?3, outcome=?4, reason=?5, submitted_wall=?6, "
-                            "started_wall=?7, ended_wall=?8, failure=?9 WHERE id=?1",
+                            "started_wall=?7, ended_wall=?8, failure=?9, elastic=?11, workers_lost=?12 "
+                            "WHERE id=?1",
     [REGISTRY_PUT_RANK] =
         "INSERT OR REPLACE INTO ranks(job, rank, node, node_name, node_id, address, state, port, pid, "
         "incarnation, report) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
@@ -85,7 +121,8 @@ const char *const registry_sql[REGISTRY_STATEMENTS] = {
     [REGISTRY_TRIM_EVENTS] = "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - 100000",
     [REGISTRY_NODES] =
         "SELECT handle, node_id, name, address, state, incarnation, registered_wall, seen_wall, "
-        "registration FROM nodes ORDER BY handle",
+        "registration, drained, quarantined, cool_until_wall, losses_in_a_row, losses FROM nodes ORDER BY "
+        "handle",
     [REGISTRY_JOBS] =
         "SELECT " JOB_COLUMNS " FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id DESC LIMIT ?1) OR "
         "state NOT IN ('done', 'failed', 'cancelled') ORDER BY id",
@@ -95,6 +132,31 @@ const char *const registry_sql[REGISTRY_STATEMENTS] = {
         "FROM ranks WHERE job=?1 ORDER BY rank",
     [REGISTRY_LAST_VIEW] =
         "SELECT job, view, key, members FROM views WHERE job=?1 ORDER BY view DESC LIMIT 1",
+    [REGISTRY_NEWEST_VIEW] = "SELECT max(view) FROM views WHERE job=?1",
+    [REGISTRY_FIND_ARTIFACT] = "SELECT message FROM artifacts WHERE job=?1 AND result=?2 AND step=?3",
+    [REGISTRY_PUT_ARTIFACT] =
+        "INSERT OR REPLACE INTO artifacts(job, result, step, view, wall, message) VALUES(?1, ?2, ?3, ?4, ?5, "
+        "?6)",
+    [REGISTRY_TRIM_CHECKPOINTS] =
+        "DELETE FROM artifacts WHERE job=?1 AND result=0 AND step NOT IN (SELECT step FROM artifacts WHERE "
+        "job=?1 AND result=0 ORDER BY step DESC LIMIT ?2)",
+    [REGISTRY_ARTIFACTS] =
+        "SELECT job, result, step, view, wall, message FROM artifacts WHERE job=?1 ORDER BY result, step",
+    [REGISTRY_PUT_LEDGER] = "INSERT OR REPLACE INTO ledgers(job, seed, batch) VALUES(?1, ?2, ?3)",
+    [REGISTRY_LEDGER] = "SELECT seed, batch FROM ledgers WHERE job=?1",
+    [REGISTRY_DROP_SPANS] = "DELETE FROM spans WHERE job=?1 AND first_step>=?2 AND view<?3",
+    [REGISTRY_CUT_SPANS] =
+        "UPDATE spans SET last_step=?2-1 WHERE job=?1 AND first_step<?2 AND last_step>=?2 AND view<?3",
+    [REGISTRY_NEXT_SPAN] = "SELECT first_step, last_step FROM spans WHERE job=?1 AND last_step>=?2 "
+                           "ORDER BY first_step LIMIT 1",
+    [REGISTRY_EXTEND_SPAN] =
+        "UPDATE spans SET last_step=?3 WHERE job=?1 AND last_step=?2-1 AND view=?4 AND shares=?5",
+    [REGISTRY_INSERT_SPAN] =
+        "INSERT INTO spans(job, first_step, last_step, view, shares) VALUES(?1, ?2, ?3, ?4, ?5)",
+    [REGISTRY_SPANS] = "SELECT job, first_step, last_step, view, shares FROM spans WHERE job=?1 AND "
+                       "first_step>=?2 ORDER BY first_step LIMIT ?3",
+    [REGISTRY_PUT_META] = "INSERT OR REPLACE INTO meta(key, value) VALUES(?1, ?2)",
+    [REGISTRY_GET_META] = "SELECT value FROM meta WHERE key=?1",
     [REGISTRY_EVENTS] = "SELECT wall, text FROM events WHERE job=?1 ORDER BY id",
 };
 
