@@ -25,7 +25,7 @@ static const planted_case_t cases[] = {
     {"DROPHELD", PLANTED_DROPHELD, 1000, false},
     /* R1 commits what every survivor holds: without that, salvage is what keeps I1. */
     {"NOSALV+NOC2", PLANTED_NOSALV | PLANTED_NOC2, 1000, false},
-    {"SKIPSALV", PLANTED_SKIPSALV, 20000, false},
+    {"SKIPSALV", PLANTED_SKIPSALV, 5000, true},
     {"STEALBUG", PLANTED_STEALBUG, 100, false},
     {"LATEDONE", PLANTED_LATEDONE, 1000, false},
     {"MIDBACK", PLANTED_MIDBACK, 100, false},
@@ -36,7 +36,7 @@ static const planted_case_t cases[] = {
     {"BLINDCHUNK", PLANTED_BLINDCHUNK, 5000, false},
     {"LATECHUNK", PLANTED_LATECHUNK, 5000, false},
     {"LISTENNOVOTE", PLANTED_LISTENNOVOTE, 100, false},
-    {"SELFFULL+NOC2", PLANTED_SELFFULL | PLANTED_NOC2, 200000, true},
+    {"SELFFULL+NOC2", PLANTED_SELFFULL | PLANTED_NOC2, 3000, true},
 };
 
 static uint64_t seeds_to_find(uint32_t bugs, bool small, uint64_t most, char violation[512])

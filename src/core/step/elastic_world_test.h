@@ -17,7 +17,7 @@
 typedef struct world_options {
     uint32_t planted; /* bugs, PLANTED_* */
     bool drop;        /* on_loss: drop, in every second run */
-    bool small;       /* one or two first members, few buckets, faults close together */
+    bool small;       /* one or two first members, few buckets, all faults, close together */
     bool trace;       /* print what happens */
     uint32_t crashes, zombies, broken, newcomers, leavers; /* at most, each */
 } world_options_t;

@@ -23,7 +23,7 @@
 const world_options_t world_all_faults = {
     .drop = true, .crashes = 3, .zombies = 2, .broken = 2, .newcomers = 2, .leavers = 1};
 
-const world_options_t world_small = {.small = true, .crashes = 2, .zombies = 2, .broken = 1, .newcomers = 2};
+const world_options_t world_small = {.small = true, .crashes = 2, .zombies = 1, .broken = 1, .newcomers = 1};
 
 typedef struct tensor {
     uint64_t sum;
@@ -731,11 +731,11 @@ static void start(world_t *world, uint64_t seed)
     config->layout = 7;
     config->drop = o->drop && below(world, 2);
     config->planted = o->planted;
-    world->crashes = below(world, o->crashes + 1);
-    world->zombies = below(world, o->zombies + 1);
-    world->broken = below(world, o->broken + 1);
-    world->newcomers = below(world, o->newcomers + 1);
-    world->leavers = below(world, o->leavers + 1);
+    world->crashes = o->small ? o->crashes : below(world, o->crashes + 1);
+    world->zombies = o->small ? o->zombies : below(world, o->zombies + 1);
+    world->broken = o->small ? o->broken : below(world, o->broken + 1);
+    world->newcomers = o->small ? o->newcomers : below(world, o->newcomers + 1);
+    world->leavers = o->small ? o->leavers : below(world, o->leavers + 1);
     for (uint32_t c = 0; c < BUCKETS; c++) world->weights[0][c] = mix(c, 1);
     world->weights_known[0] = true;
     view_t first = {0};
