@@ -23,6 +23,7 @@ enum { FOLDER_MAX = JOB_FILES_VALUE_MAX - 50 };
 
 static const ns_t tick_period = 100 * NS_PER_MS;
 static const ns_t default_timeout = 5 * NS_PER_S;
+static const ns_t leave_bound = 10 * NS_PER_S; /* for workers to hand over their work */
 static const ns_t end_bound =
     6 * NS_PER_S; /* 2 s for SIGTERM, 2 s for SIGKILL, the rest for a slow machine */
 
@@ -38,6 +39,16 @@ void agent_send(agent_t *agent, const ProtobufCMessage *message)
 
 /* ---- The session ----------------------------------------------------------------------------- */
 
+/* What the manager hears first of a worker of an earlier life should be true: not before it has called again.
+ */
+static void register_if_due(agent_t *agent)
+{
+    if (!agent->register_due || agent->stream == NULL) return;
+    if (!agent_core_settled(agent->core) && os_now() < agent->adopted_until) return;
+    agent->register_due = false;
+    messages_send_register(agent);
+}
+
 static void on_up(agent_t *agent, link_up_t *up)
 {
     if (agent->half_closed) { /* the good-bye is said: no new session */
@@ -50,7 +61,8 @@ static void on_up(agent_t *agent, link_up_t *up)
     agent->registered = false;
     snprintf(agent->address, sizeof agent->address, "%s", up->address);
     free(up);
-    messages_send_register(agent);
+    agent->register_due = true;
+    register_if_due(agent);
 }
 
 static void begin_end(agent_t *agent, int exit_code, const char *reason)
@@ -58,6 +70,7 @@ static void begin_end(agent_t *agent, int exit_code, const char *reason)
     if (agent->ending) return;
     agent->ending = true;
     agent->exit_code = exit_code;
+    agent->leave_by = 0;
     agent->end_by = os_now() + end_bound;
     agent_core_stop_all(agent->core, os_now(), reason);
 }
@@ -142,7 +155,7 @@ static void on_message(agent_t *agent, Inspan__V1__AgentDown *message)
     switch (message->kind_case) {
     case INSPAN__V1__AGENT_DOWN__KIND_REGISTERED: on_registered(agent, message->registered); break;
     case INSPAN__V1__AGENT_DOWN__KIND_START:
-        if (agent->ending) break;
+        if (agent->ending || agent->leave_by != 0) break;
         process_start(agent, message);
         return;
     case INSPAN__V1__AGENT_DOWN__KIND_VIEW: messages_take_view(agent, message->view); break;
@@ -216,20 +229,34 @@ static void on_tick(void *context)
     ns_t now = os_now();
     process_poll_all(agent);
     agent_core_tick(agent->core, now);
+    register_if_due(agent);
     ns_t patience = agent->failure_timeout > default_timeout ? agent->failure_timeout : default_timeout;
     if (agent->stream != NULL && !agent->registered && now - agent->up_at > patience) {
         agent->up_at = now; /* cancel once, not on each tick */
         rpc_stream_cancel(agent->stream);
     }
+    if (agent->leave_by != 0 && (now >= agent->leave_by || agent_core_running(agent->core) == 0))
+        begin_end(agent, EXIT_OK, agent->reason);
     if (agent->ending) finish_end(agent, now);
 }
 
 static void on_end_signal(void *context)
 {
     agent_t *agent = context;
-    char reason[160];
-    snprintf(reason, sizeof reason, "the agent of node %s was stopped", agent->name);
-    begin_end(agent, EXIT_OK, reason);
+    snprintf(agent->reason, sizeof agent->reason, "the agent of node %s was stopped", agent->name);
+    begin_end(agent, EXIT_OK, agent->reason);
+}
+
+/* Workers of elastic jobs hand over their work first; asked twice, it does not wait. */
+static void on_leave_signal(void *context)
+{
+    agent_t *agent = context;
+    snprintf(agent->reason, sizeof agent->reason, "the agent of node %s was stopped", agent->name);
+    const bool again = agent->leave_by != 0 || agent->ending;
+    if (!again && agent->registered && agent_core_leave_all(agent->core, os_now(), agent->reason))
+        agent->leave_by = os_now() + leave_bound;
+    else
+        begin_end(agent, EXIT_OK, agent->reason);
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -363,7 +390,7 @@ static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
     if (agent->core == NULL || agent->inbox == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for the agent");
     set_identity(agent);
-    status = loop_signal(agent->loop, SIGTERM, on_end_signal, agent, err);
+    status = loop_signal(agent->loop, SIGTERM, on_leave_signal, agent, err);
     if (status == INSPAN_OK) status = loop_signal(agent->loop, SIGINT, on_end_signal, agent, err);
     if (status == INSPAN_OK)
         status = loop_timer(agent->loop, tick_period, tick_period, on_tick, agent, &agent->tick, err);
@@ -428,8 +455,8 @@ int agent_main(const agent_options_t *options)
     pthread_mutex_init(&agent->fetching, NULL);
     inspan_status_t status = open_folder(agent, &lock, &err);
     if (status == INSPAN_OK) {
-        process_kill_leftovers(agent);
         status = open_parts(agent, &err);
+        if (status == INSPAN_OK) adopt_leftovers(agent);
         if (status == INSPAN_OK) loop_run(agent->loop);
         close_parts(agent);
         leave_runtime(agent);

@@ -109,6 +109,8 @@ static int close_scene(void **state)
 
 /* ---- Orders */
 
+static Inspan__V1__Artifact *resume; /* of the next start */
+
 static void order_start_with(uint64_t job, const char *mode, Inspan__V1__DataFile *data)
 {
     char config[600];
@@ -120,12 +122,13 @@ static void order_start_with(uint64_t job, const char *mode, Inspan__V1__DataFil
     start.failure_timeout_ns = NS_PER_S;
     start.n_data = data != NULL;
     start.data = &data;
+    start.resume = resume;
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_START;
     down.start = &start;
     test_manager_order(manager, &down);
 }
 
-static void order_view(uint64_t job)
+static void order_view_number(uint64_t job, uint64_t number)
 {
     uint8_t key[32] = {1, 2, 3};
     Inspan__V1__Member member = INSPAN__V1__MEMBER__INIT, *members = &member;
@@ -135,7 +138,7 @@ static void order_view(uint64_t job)
     member.address = (char *)"127.0.0.1";
     member.port = 7555;
     view.job_id = job;
-    view.view = 1;
+    view.view = number;
     view.n_members = 1;
     view.members = &members;
     view.key.data = key;
@@ -143,6 +146,11 @@ static void order_view(uint64_t job)
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_VIEW;
     down.view = &view;
     test_manager_order(manager, &down);
+}
+
+static void order_view(uint64_t job)
+{
+    order_view_number(job, 1);
 }
 
 static void order_start(uint64_t job, const char *mode)
@@ -181,6 +189,29 @@ static void order_log(uint64_t job, uint64_t request_id, bool follow, uint64_t t
     request.request_id = request_id;
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_LOG;
     down.log = &request;
+    test_manager_order(manager, &down);
+}
+
+static void order_leave(uint64_t job)
+{
+    Inspan__V1__StopWorker stop = INSPAN__V1__STOP_WORKER__INIT;
+    Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
+    stop.job_id = job;
+    stop.leave = true;
+    down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_STOP;
+    down.stop = &stop;
+    test_manager_order(manager, &down);
+}
+
+static void order_answer(uint64_t job, uint64_t step, const char *text)
+{
+    Inspan__V1__ArtifactAnswer answer = INSPAN__V1__ARTIFACT_ANSWER__INIT;
+    Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
+    answer.job_id = job;
+    answer.step = step;
+    answer.text = (char *)(uintptr_t)text;
+    down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_ARTIFACT;
+    down.artifact = &answer;
     test_manager_order(manager, &down);
 }
 
@@ -626,12 +657,123 @@ static void test_leftovers_are_ended(void **state)
     assert_int_equal(wait_end(&agent).signal, SIGKILL);
     assert_true(os_process_start_ticks(pid) != 0);
     start_agent(TOKEN, &agent);
-    test_manager_wait_register(manager, 2);
+    const Inspan__V1__Register *again = test_manager_wait_register(manager, 2);
     wait_gone(pid);
+    assert_int_equal(again->n_workers, 1);
+    const Inspan__V1__WorkerReport *failed = again->workers[0]; /* or it was registered just before */
+    if (failed->state != STATE(FAILED)) failed = test_manager_wait_state(manager, 1, STATE(FAILED));
+    assert_int_equal(failed->failure->status, INSPAN_PEER_LOST);
+    assert_non_null(strstr(failed->failure->text, "silent for"));
+
+    order_start(2, "stubborn"); /* and one whose order is lost is ended at once */
+    pid = (pid_t)test_manager_wait_state(manager, 2, STATE(RUNNING))->pid;
+    kill(pid, SIGSTOP);
+    kill(agent.pid, SIGKILL);
+    wait_end(&agent);
+    char path[300];
+    snprintf(path, sizeof path, "%s/run/order-2-0", state_folder);
+    assert_int_equal(unlink(path), 0);
+    start_agent(TOKEN, &agent);
+    wait_gone(pid);
+    test_manager_wait_register(manager, 3);
     assert_true(log_says("left behind"));
-    order_stop(1, true); /* the manager learns that it is gone */
-    const Inspan__V1__WorkerReport *failed = test_manager_wait_state(manager, 1, STATE(FAILED));
-    assert_int_equal(failed->failure->status, INSPAN_NOT_FOUND);
+    order_stop(2, true); /* the manager learns that it is gone */
+    assert_int_equal(test_manager_wait_state(manager, 2, STATE(FAILED))->failure->status, INSPAN_NOT_FOUND);
+}
+
+static bool worker_printed(const char *text)
+{
+    char path[300];
+    char *all = NULL;
+    size_t bytes = 0;
+    bool found = false;
+    ns_t deadline = os_now() + 10 * NS_PER_S;
+    snprintf(path, sizeof path, "%s/jobs/1/rank-0.log", state_folder);
+    while (!found && os_now() < deadline) {
+        if (os_file_read(path, 1 << 20, &all, &bytes, NULL) == INSPAN_OK) found = strstr(all, text) != NULL;
+        free(all);
+        all = NULL;
+        poll(NULL, 0, 10); /* not a wait: the deadline decides */
+    }
+    return found;
+}
+
+/* Killed itself: the next life goes on with its worker, and the manager hears all that it must know. */
+static void test_a_worker_is_taken_over(void **state)
+{
+    (void)state;
+    Inspan__V1__Artifact from = INSPAN__V1__ARTIFACT__INIT;
+    Inspan__V1__ResultFile file = INSPAN__V1__RESULT_FILE__INIT, *its_files = &file;
+    char hash[33];
+    test_manager_put(manager, "weights of step 1", 17, hash);
+    file.name = (char *)"model.safetensors";
+    file.hash = hash;
+    file.bytes = 17;
+    from.n_files = 1;
+    from.files = &its_files;
+    resume = &from;
+    order_start(1, "elastic");
+    resume = NULL;
+    const Inspan__V1__WorkerReport *running = test_manager_wait_view(manager, 1, 1);
+    const pid_t pid = (pid_t)running->pid;
+    assert_true(running->full);
+    assert_int_equal(running->blame->rank, 9);
+    assert_true(worker_printed("goes on from weights of step 1"));
+    assert_int_equal(test_manager_wait_ledger(manager, 1)->spans[0]->last_step, 2);
+    const Inspan__V1__Artifact *artifact = test_manager_wait_artifact(manager, 1);
+    assert_int_equal(artifact->step, 2);
+    assert_int_equal(artifact->view, 1);
+    assert_int_equal(artifact->n_files, 1);
+    assert_string_equal(artifact->files[0]->name, "manifest.json");
+    assert_true(test_manager_has(manager, artifact->files[0]->hash, hash, sizeof hash));
+
+    kill(agent.pid, SIGKILL);
+    wait_end(&agent);
+    start_agent(TOKEN, &agent);
+    const Inspan__V1__Register *again = test_manager_wait_register(manager, 2);
+    assert_int_equal(again->n_workers, 1);
+    assert_int_equal(again->workers[0]->pid, pid);
+    assert_int_equal(again->workers[0]->incarnation, 4711);
+    assert_int_equal(again->workers[0]->state, STATE(RUNNING));
+    assert_int_equal(again->workers[0]->view, 1);
+    assert_true(again->workers[0]->full);
+    assert_int_equal(again->workers[0]->blame_view, 1);
+    assert_true(worker_printed("the agent is away")); /* nobody read then */
+    assert_int_equal(test_manager_wait_artifact(manager, 2)->step, 2);
+    assert_int_equal(test_manager_wait_ledger(manager, 2)->spans[0]->last_step, 2);
+    order_answer(1, 2, "well done");
+    assert_true(worker_printed("registered step 2: well done"));
+    order_view_number(1, 2);
+    test_manager_wait_view(manager, 1, 2);
+    order_leave(1);
+    test_manager_wait_state(manager, 1, STATE(LEFT));
+    order_stop(1, false);
+    assert_string_equal(test_manager_wait_state(manager, 1, STATE(FAILED))->failure->text,
+                        "stopped in view 2");
+    wait_gone(pid);
+    test_manager_wait_freed(manager, 1);
+}
+
+/* SIGTERM: the worker hands over its work; the manager lets it go; then the agent ends. */
+static void test_leaves_when_it_is_asked_to_end(void **state)
+{
+    (void)state;
+    order_start(1, "elastic");
+    test_manager_wait_view(manager, 1, 1);
+    kill(agent.pid, SIGTERM);
+    test_manager_wait_state(manager, 1, STATE(LEFT));
+    order_stop(1, false);
+    assert_int_equal(wait_end(&agent).code, 0);
+    test_manager_wait_left(manager);
+    start_agent(TOKEN, &agent);
+    order_start(2, "elastic");
+    test_manager_wait_view(manager, 2, 1);
+    kill(agent.pid, SIGTERM);
+    test_manager_wait_state(manager, 2, STATE(LEFT));
+    ns_t begun = os_now();
+    kill(agent.pid, SIGTERM); /* asked twice: at once */
+    assert_int_equal(wait_end(&agent).code, 0);
+    assert_true(os_now() - begun < 6 * NS_PER_S);
 }
 
 int main(int argc, char **argv)
@@ -663,6 +805,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_sockets_elsewhere, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_private_folder, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leftovers_are_ended, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_a_worker_is_taken_over, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_leaves_when_it_is_asked_to_end, open_scene, close_scene),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -404,6 +404,50 @@ const Inspan__V1__WorkerReport *test_manager_wait_state(test_manager_t *manager,
     }
 }
 
+static const Inspan__V1__AgentUp *wait_kind(test_manager_t *manager, Inspan__V1__AgentUp__KindCase kind,
+                                            unsigned number)
+{
+    ns_t deadline = os_now() + 20 * NS_PER_S;
+    pthread_mutex_lock(&manager->mutex);
+    for (;;) {
+        unsigned seen = 0;
+        for (size_t i = 0; i < manager->ups.n; i++) {
+            const Inspan__V1__AgentUp *up = manager->ups.items[i];
+            if (up->kind_case != kind || ++seen < number) continue;
+            pthread_mutex_unlock(&manager->mutex);
+            return up;
+        }
+        wait_change(manager, deadline, "a message of a kind");
+    }
+}
+
+const Inspan__V1__Artifact *test_manager_wait_artifact(test_manager_t *manager, unsigned number)
+{
+    return wait_kind(manager, INSPAN__V1__AGENT_UP__KIND_ARTIFACT, number)->artifact;
+}
+
+const Inspan__V1__LedgerSpans *test_manager_wait_ledger(test_manager_t *manager, unsigned number)
+{
+    return wait_kind(manager, INSPAN__V1__AGENT_UP__KIND_LEDGER, number)->ledger;
+}
+
+const Inspan__V1__WorkerReport *test_manager_wait_view(test_manager_t *manager, uint64_t job, uint64_t view)
+{
+    ns_t deadline = os_now() + 20 * NS_PER_S;
+    pthread_mutex_lock(&manager->mutex);
+    for (;;) {
+        for (size_t i = 0; i < manager->ups.n; i++) {
+            const Inspan__V1__AgentUp *up = manager->ups.items[i];
+            if (up->kind_case != INSPAN__V1__AGENT_UP__KIND_WORKER || up->worker->job_id != job ||
+                up->worker->view != view || up->worker->blame_view != view)
+                continue;
+            pthread_mutex_unlock(&manager->mutex);
+            return up->worker;
+        }
+        wait_change(manager, deadline, "a worker's view");
+    }
+}
+
 void test_manager_wait_freed(test_manager_t *manager, uint64_t job)
 {
     ns_t deadline = os_now() + 20 * NS_PER_S;

@@ -18,13 +18,23 @@
 static uint8_t frame[LOCAL_FRAME_MAX + 8], in[2 * (LOCAL_FRAME_MAX + 8)];
 static size_t in_used;
 static local_end_t end;
+static local_registered_t registered;
+static local_view_t view;
 
-static int call_agent(void)
+static int try_agent(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", getenv("INSPAN_SOCKET"));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) _exit(90);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static int call_agent(void)
+{
+    int fd = try_agent();
+    if (fd < 0) _exit(90);
     return fd;
 }
 
@@ -62,6 +72,8 @@ static local_frame_type_t hear(int fd)
         if (status == INSPAN_CORRUPT) _exit(92);
         if (status == INSPAN_OK) {
             if (type == LOCAL_LOST) local_decode_end(body, n, &end);
+            if (type == LOCAL_REGISTERED) local_decode_registered(body, n, &registered);
+            if (type == LOCAL_VIEW && local_decode_view(body, n, &view) == INSPAN_OK) free(view.members);
             memmove(in, in + whole, in_used -= whole);
             return type;
         }
@@ -177,6 +189,103 @@ static int stubborn(int fd)
         if (hear(fd) == 0) return 96;
 }
 
+/* ---- A member of an elastic job */
+
+static void say_state(int fd)
+{
+    size_t n = 0;
+    local_blame_t blame = {.view = view.view, .cause = {.status = INSPAN_PEER_LOST, .rank = 9}};
+    snprintf(blame.cause.text, sizeof blame.cause.text, "rank 9 is gone");
+    local_encode_ready(view.view, frame, sizeof frame, &n);
+    say(fd, n);
+    local_encode_state(true, frame, sizeof frame, &n);
+    say(fd, n);
+    local_encode_blame(&blame, frame, sizeof frame, &n);
+    say(fd, n);
+    say_tick(fd, 7);
+}
+
+static void say_saved(int fd)
+{
+    size_t n = 0;
+    local_saved_t saved = {.step = 2, .view = view.view, .folder = "out/step-00000002"};
+    local_encode_saved(&saved, frame, sizeof frame, &n);
+    say(fd, n);
+}
+
+static void say_span(int fd)
+{
+    static local_ledger_t span = {.seed = 3, .batch = 8, .first_step = 1, .last_step = 2, .view = 1, .n = 1};
+    size_t n = 0;
+    span.shares[0].n = 8;
+    local_encode_ledger(&span, frame, sizeof frame, &n);
+    say(fd, n);
+}
+
+/* The agent was killed: call again until its next life answers. */
+static int call_again(void)
+{
+    const ns_t deadline = os_now() + 10 * NS_PER_S;
+    size_t n = 0;
+    int fd;
+    in_used = 0;
+    printf("the agent is away\n");
+    fflush(stdout);
+    while ((fd = try_agent()) < 0) {
+        if (os_now() > deadline) _exit(99);
+        poll(NULL, 0, 20); /* not a wait: the deadline decides */
+    }
+    local_hello_t hello = {LOCAL_MAJOR, LOCAL_MINOR, (uint32_t)getpid(), 4711};
+    local_encode_hello(&hello, frame, sizeof frame, &n);
+    say(fd, n);
+    hear_until(fd, LOCAL_WELCOME);
+    local_encode_bound(7555, frame, sizeof frame, &n);
+    say(fd, n);
+    return fd;
+}
+
+static int elastic(int fd)
+{
+    char text[300];
+    size_t bytes = 0, n = 0;
+    char *resume = NULL;
+    if (os_file_read("resume/model.safetensors", 100, &resume, &bytes, NULL) == INSPAN_OK)
+        printf("goes on from %s\n", resume);
+    fflush(stdout);
+    free(resume);
+    say_state(fd);
+    if (os_mkdir_all("out/step-00000002", 0700, NULL) != INSPAN_OK ||
+        os_file_write("out/step-00000002/manifest.json", "{}", 2, 0600, NULL) != INSPAN_OK)
+        return 94;
+    say_saved(fd);
+    say_span(fd);
+    for (;;) {
+        const local_frame_type_t type = hear(fd);
+        if (type == LOCAL_VIEW) say_state(fd);
+        if (type == LOCAL_LEAVE) {
+            local_encode_empty(LOCAL_LEFT, frame, sizeof frame, &n);
+            say(fd, n);
+        }
+        if (type == LOCAL_REGISTERED) {
+            printf("registered step %d: %s\n", (int)registered.step, registered.text);
+            fflush(stdout);
+        }
+        if (type == LOCAL_STOP) {
+            snprintf(text, sizeof text, "stopped in view %d", (int)view.view);
+            say_end(fd, LOCAL_FAILED, INSPAN_ABORTED, text);
+            hear_until(fd, LOCAL_BYE);
+            return 3;
+        }
+        if (type != 0) continue;
+        close(fd);
+        fd = call_again();
+        say_state(fd);
+        say_saved(fd);
+        say_span(fd);
+        say_tick(fd, 8);
+    }
+}
+
 int test_worker_main(const char *folder)
 {
     char path[4096], mode[64], data[512];
@@ -193,6 +302,10 @@ int test_worker_main(const char *folder)
     int fd = begin(strcmp(mode, "bound") != 0);
     if (strcmp(mode, "bound") == 0) return until_stopped(fd);
     if (strcmp(mode, "wait") == 0) return until_stopped(fd);
+    if (strcmp(mode, "elastic") == 0) {
+        signal(SIGPIPE, SIG_IGN);
+        return elastic(fd);
+    }
     if (strcmp(mode, "stubborn") == 0) return stubborn(fd);
     if (strcmp(mode, "print") == 0) return print_much(fd);
     if (strcmp(mode, "kill") == 0) raise(SIGKILL);

@@ -608,9 +608,9 @@ void agent_core_exited(agent_core_t *core, ns_t now, agent_worker_t *worker, con
         } else {
             snprintf(text, sizeof text, "worker of rank %u on node %s: %s%s", worker->rank, core->node, how,
                      result->code == 0 ? ", without having said that it is done" : "");
-            inspan_status_t status = result->out_of_memory ? INSPAN_NO_MEMORY
-                                     : result->signal != 0 ? INSPAN_PEER_LOST
-                                                           : INSPAN_JOB_FAILED;
+            inspan_status_t status = result->out_of_memory                    ? INSPAN_NO_MEMORY
+                                     : result->signal != 0 || result->unknown ? INSPAN_PEER_LOST
+                                                                              : INSPAN_JOB_FAILED;
             fail(core, now, worker, status, NULL, text);
         }
     }

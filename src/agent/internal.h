@@ -1,6 +1,7 @@
 /*
  * The agent's shell, shared by its parts: agent.c (loop, orders), process.c (a worker's process, socket and
- * output), task.c (threads that fetch data and store results), log_push.c (logs to the manager), messages.c
+ * output), adopt.c (workers of an earlier life),
+ * task.c (threads that fetch data and store results), log_push.c (logs to the manager), messages.c
  * (protobuf). Everything here belongs to the loop thread, but where it says otherwise.
  */
 #ifndef AGENT_INTERNAL_H
@@ -22,10 +23,11 @@
 #include "rpc/rpc.h"
 
 #define AGENT_PROTOCOL_MAJOR 1
-#define AGENT_PROTOCOL_MINOR 0
+#define AGENT_PROTOCOL_MINOR 0 /* 1, once its workers are members of elastic jobs */
 
 enum { AGENT_TASK_DONE = 10, AGENT_PUSH_DONE = 11 }; /* kinds of the inbox, besides link_event_t */
-enum { AGENT_PUSHES = 8 };                           /* logs that are sent at a time */
+enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8) };
+enum { AGENT_PUSHES = 8 }; /* logs that are sent at a time */
 
 typedef struct agent_task agent_task_t;
 typedef struct agent_push agent_push_t;
@@ -48,6 +50,7 @@ typedef struct agent {
 
     rpc_stream_t *stream; /* NULL: no session */
     bool registered, was_registered, told_down;
+    bool register_due; /* once workers of an earlier life have called again */
     ns_t up_at, heartbeat, failure_timeout;
     uint64_t beats;
 
@@ -57,6 +60,7 @@ typedef struct agent {
     ns_t end_by, leave_by; /* leave_by: workers are handing over their work until then; 0: not */
     ns_t adopted_until;    /* registration waits that long for workers of an earlier life to call again */
     int exit_code;
+    char reason[160]; /* why it ends */
 } agent_t;
 
 /* ---- agent.c */
@@ -82,7 +86,8 @@ typedef struct process {
     Inspan__V1__AgentDown *message; /* owns order */
     Inspan__V1__StartWorker *order;
     char folder[PATH_MAX - 512]; /* of this rank */
-    char log_path[PATH_MAX], socket_path[108], pid_path[PATH_MAX];
+    char log_path[PATH_MAX], socket_path[108];
+    char pid_path[PATH_MAX], order_path[PATH_MAX], output_path[PATH_MAX]; /* for a later life of the agent */
     int listener, connection, output;
     loop_watch_t *listener_watch, *connection_watch, *output_watch, *end_watch;
     uint8_t *in, *out; /* (PROCESS_BUFFER) */
@@ -101,9 +106,26 @@ void process_start(agent_t *agent, Inspan__V1__AgentDown *message);
 void process_poll_all(agent_t *agent);        /* ends that no descriptor showed (kernels without pidfd) */
 extern const agent_actions_t process_actions; /* context: agent_t */
 
-/* Leftovers of an earlier life of this agent: processes (kill -9 by recorded pid and start time),
- * half-written files. */
-void process_kill_leftovers(agent_t *agent);
+inspan_status_t process_listen(process_t *process, inspan_error_t *err); /* its local socket */
+void process_watch(process_t *process);                                  /* output and end */
+void process_set_paths(process_t *process);                              /* but for folder and log_path */
+
+/* ---- adopt.c */
+
+/* So that a later life of the agent finds the worker again: before and after its process was started. */
+void adopt_record_order(const process_t *process);
+void adopt_record_pid(const process_t *process);
+void adopt_forget(const process_t *process);
+/* A named pipe, so that a later life can read on: the worker holds it open for both ways and never sees it
+ * broken. */
+inspan_status_t adopt_open_output(process_t *process, int *write_end, inspan_error_t *err);
+
+/*
+ * Leftovers of an earlier life of this agent. Workers that run still are taken over; what cannot be is ended
+ * (kill -9 by recorded pid and start time, never by name); half-written files of processes that are gone are
+ * removed. Before the loop runs.
+ */
+void adopt_leftovers(agent_t *agent);
 
 /* ---- task.c */
 

@@ -59,13 +59,14 @@ char *job_files_set(const char *config, const char *key, const char *value)
 static int drop_half(const char *path, const struct stat *info, int kind, struct FTW *where)
 {
     (void)info;
-    if (kind == FTW_F && strstr(path + where->base, ".tmp-") != NULL) unlink(path);
+    const char *half = strstr(path + where->base, ".tmp-");
+    if (half != NULL) (void)(kind == FTW_DP ? os_remove_all(path, NULL) : (inspan_status_t)unlink(path));
     return 0;
 }
 
 void job_files_drop_halves(const char *folder)
 {
-    (void)nftw(folder, drop_half, 8, FTW_PHYS); /* no such folder: nothing was written */
+    (void)nftw(folder, drop_half, 8, FTW_PHYS | FTW_DEPTH); /* no such folder: nothing was written */
 }
 
 void job_files_touch(const char *path)

@@ -21,7 +21,7 @@
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
-enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8), OUTPUT_PIECE = 32768, OUTPUT_ROUNDS = 32 };
+enum { OUTPUT_PIECE = 32768, OUTPUT_ROUNDS = 32 };
 
 /* ---- The connection -------------------------------------------------------------------------- */
 
@@ -124,7 +124,7 @@ static void on_listener(void *context, bool readable, bool writable)
     }
 }
 
-static inspan_status_t listen_local(process_t *process, inspan_error_t *err)
+inspan_status_t process_listen(process_t *process, inspan_error_t *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int length =
@@ -183,7 +183,7 @@ static void check_end(process_t *process)
     if (!os_process_poll(&process->process, &result)) return;
     loop_unwatch(process->end_watch);
     process->end_watch = NULL;
-    unlink(process->pid_path);
+    adopt_forget(process);
     drain_connection(process);
     drain_output(process, 2048);
     close_output(process); /* somebody outside its session may hold the other end: not waited for */
@@ -223,19 +223,6 @@ static void prefer_for_oom(pid_t pid)
     close(fd);
 }
 
-/* "PID START\n", so that a later life of the agent can end what this one leaves behind. */
-static void record_pid(process_t *process)
-{
-    char text[64];
-    int n = snprintf(text, sizeof text, "%d %llu\n", (int)process->process.pid,
-                     (unsigned long long)process->process.start_ticks);
-    int fd = open(process->pid_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, text, (size_t)n) != n)
-        log_warn("cannot record process %d in %s: should this agent be killed, it would not be found again",
-                 (int)process->process.pid, process->pid_path);
-    if (fd >= 0) close(fd);
-}
-
 static inspan_status_t spawn_worker(process_t *process, int output, inspan_error_t *err)
 {
     char environment_socket[160];
@@ -248,31 +235,39 @@ static inspan_status_t spawn_worker(process_t *process, int output, inspan_error
     return os_spawn(&spawn, &process->process, err);
 }
 
+void process_watch(process_t *process)
+{
+    inspan_error_t ignored; /* without watches: the tick looks */
+    loop_t *loop = process->agent->loop;
+    if (process->output >= 0)
+        loop_watch(loop, process->output, true, false, on_output, process, &process->output_watch, &ignored);
+    if (process->process.pidfd >= 0)
+        loop_watch(loop, process->process.pidfd, true, false, on_end, process, &process->end_watch, &ignored);
+}
+
 static inspan_status_t start_process(process_t *process, inspan_error_t *err)
 {
-    int ends[2] = {-1, -1};
-    loop_t *loop = process->agent->loop;
+    int write_end = -1;
     process->in = malloc(PROCESS_BUFFER);
     process->out = malloc(PROCESS_BUFFER);
     if (process->in == NULL || process->out == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for a worker");
     inspan_status_t status = worker_log_create(process->log_path, WORKER_LOG_CAP, &process->log, err);
-    if (status == INSPAN_OK) status = listen_local(process, err);
+    if (status == INSPAN_OK) status = process_listen(process, err);
     if (status != INSPAN_OK) return status;
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return error_set_errno(err, INSPAN_IO, "cannot make a pipe for a worker's output");
-    process->output = ends[0];
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    status = spawn_worker(process, ends[1], err);
-    close(ends[1]);
+    status = adopt_open_output(process, &write_end, err);
     if (status != INSPAN_OK) return status;
-    record_pid(process);
+    adopt_record_order(process);
+    status = spawn_worker(process, write_end, err);
+    close(write_end);
+    if (status != INSPAN_OK) {
+        adopt_forget(process);
+        return status;
+    }
+    adopt_record_pid(process);
     prefer_for_oom(process->process.pid);
     process->worker->pid = (uint32_t)process->process.pid;
-    inspan_error_t ignored; /* without watches: the tick looks */
-    loop_watch(loop, process->output, true, false, on_output, process, &process->output_watch, &ignored);
-    if (process->process.pidfd >= 0)
-        loop_watch(loop, process->process.pidfd, true, false, on_end, process, &process->end_watch, &ignored);
+    process_watch(process);
     log_info("job %llu, rank %u: worker is process %d", (unsigned long long)process->worker->job,
              process->worker->rank, (int)process->process.pid);
     return INSPAN_OK;
@@ -384,7 +379,8 @@ const agent_actions_t process_actions = {act_report,   act_prepare, act_upload, 
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-static void set_paths(process_t *process)
+/* process->fresh is set. */
+void process_set_paths(process_t *process)
 {
     const agent_t *agent = process->agent;
     unsigned long long job = process->order->job_id;
@@ -392,11 +388,6 @@ static void set_paths(process_t *process)
     char job_folder[PATH_MAX - 600];
     memcpy(process->node, agent->name, sizeof process->node);
     snprintf(job_folder, sizeof job_folder, "%.3300s/jobs/%llu", agent->folder, job);
-    process->fresh = true;
-    for (agent_worker_t *other = NULL; (other = agent_core_each(agent->core, other)) != NULL;) {
-        if (other->job == job) process->fresh = false;
-        process->jobs_in_use[process->n_jobs_in_use++] = other->job;
-    }
     if (process->fresh)
         snprintf(process->folder, sizeof process->folder, "%s", job_folder);
     else
@@ -404,6 +395,24 @@ static void set_paths(process_t *process)
     snprintf(process->log_path, sizeof process->log_path, "%s/rank-%u.log", job_folder, rank);
     snprintf(process->pid_path, sizeof process->pid_path, "%.3300s/run/worker-%llu-%u", agent->folder, job,
              rank);
+    snprintf(process->order_path, sizeof process->order_path, "%.3300s/run/order-%llu-%u", agent->folder, job,
+             rank);
+    snprintf(process->output_path, sizeof process->output_path, "%.3300s/run/output-%llu-%u", agent->folder,
+             job, rank);
+}
+
+/* The only worker of its job here begins with an empty folder; a newcomer leaves alone what the job's earlier
+ * workers have written here. */
+static void choose_folder(process_t *process)
+{
+    const agent_t *agent = process->agent;
+    const uint64_t job = process->order->job_id;
+    process->fresh = !process->order->newcomer;
+    for (agent_worker_t *other = NULL; (other = agent_core_each(agent->core, other)) != NULL;) {
+        if (other->job == job) process->fresh = false;
+        process->jobs_in_use[process->n_jobs_in_use++] = other->job;
+    }
+    process_set_paths(process);
 }
 
 void process_start(agent_t *agent, Inspan__V1__AgentDown *message)
@@ -416,7 +425,7 @@ void process_start(agent_t *agent, Inspan__V1__AgentDown *message)
         process->message = message;
         process->order = order;
         process->listener = process->connection = process->output = process->process.pidfd = -1;
-        set_paths(process);
+        choose_folder(process);
         status = agent_core_start(agent->core, os_now(), order->job_id, order->rank,
                                   order->failure_timeout_ns, process);
     }
@@ -424,31 +433,4 @@ void process_start(agent_t *agent, Inspan__V1__AgentDown *message)
     if (status == INSPAN_NO_MEMORY) log_error("no memory to start a worker");
     free(process);
     inspan__v1__agent_down__free_unpacked(message, NULL);
-}
-
-void process_kill_leftovers(agent_t *agent)
-{
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%.3300s/run", agent->folder);
-    DIR *listing = opendir(folder);
-    if (listing == NULL) return;
-    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
-        char path[PATH_MAX];
-        char *text = NULL;
-        size_t bytes = 0;
-        int pid = 0;
-        unsigned long long start = 0;
-        if (strncmp(entry->d_name, "worker-", 7) != 0) continue;
-        snprintf(path, sizeof path, "%.3500s/%.256s", folder, entry->d_name);
-        if (os_file_read(path, 256, &text, &bytes, NULL) == INSPAN_OK &&
-            sscanf(text, "%d %llu", &pid, &start) == 2 && os_process_kill_leftover(pid, start))
-            log_warn("ended process %d, which an earlier agent of this folder left behind", pid);
-        free(text);
-        unlink(path);
-    }
-    closedir(listing);
-    snprintf(folder, sizeof folder, "%.3300s/jobs", agent->folder);
-    job_files_drop_halves(folder);
-    snprintf(folder, sizeof folder, "%.3300s/cache", agent->folder);
-    job_files_drop_halves(folder);
 }

@@ -58,32 +58,32 @@ static inspan_status_t check_local(agent_task_t *task, const Inspan__V1__DataFil
 }
 
 /* In the cache under its hash; checked again when found there: disks and people change files. */
-static inspan_status_t fetch_cached(agent_task_t *task, const Inspan__V1__DataFile *file, char path[PATH_MAX],
+static inspan_status_t fetch_cached(agent_task_t *task, const char *hash, uint64_t size, char path[PATH_MAX],
                                     inspan_error_t *err)
 {
     agent_t *agent = task->process->agent;
     char found[RPC_FILE_HASH] = "";
     uint64_t bytes = 0;
-    snprintf(path, PATH_MAX, "%.3900s/cache/%s", agent->folder, file->hash);
-    if (transfer_hash(task->transfer, path, found, &bytes, NULL) == INSPAN_OK &&
-        strcmp(found, file->hash) == 0 && bytes == file->bytes) {
+    snprintf(path, PATH_MAX, "%.3900s/cache/%s", agent->folder, hash);
+    if (transfer_hash(task->transfer, path, found, &bytes, NULL) == INSPAN_OK && strcmp(found, hash) == 0 &&
+        bytes == size) {
         job_files_touch(path);
         return INSPAN_OK;
     }
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%.3900s/cache", agent->folder);
-    inspan_status_t status = job_files_make_room(folder, file->bytes, err);
+    inspan_status_t status = job_files_make_room(folder, size, err);
     if (status == INSPAN_OK)
-        status =
-            transfer_get(task->transfer, &(rpc_file_t){path, file->hash, file->bytes}, data_patience, err);
+        status = transfer_get(task->transfer, &(rpc_file_t){path, hash, size}, data_patience, err);
     return status;
 }
 
-/* A name of its own in the job's folder keeps the file there when the cache lets it go. */
-static void give_link(const process_t *process, const char *key, char path[PATH_MAX])
+/* A name of its own in the job's folder (below: "" or "resume/") keeps the file there when the cache lets it
+ * go. */
+static void give_link(const process_t *process, const char *below, const char *key, char path[PATH_MAX])
 {
     char name[PATH_MAX];
-    snprintf(name, sizeof name, "%s/%.64s", process->folder, key);
+    snprintf(name, sizeof name, "%s/%s%.64s", process->folder, below, key);
     unlink(name);
     if (link(path, name) == 0) snprintf(path, PATH_MAX, "%s", name);
 }
@@ -97,8 +97,8 @@ static inspan_status_t get_data(agent_task_t *task, const Inspan__V1__DataFile *
     inspan_status_t status = INSPAN_OK;
     if (file->fetch) {
         pthread_mutex_lock(&task->process->agent->fetching);
-        status = fetch_cached(task, file, path, err);
-        if (status == INSPAN_OK) give_link(task->process, file->key, path);
+        status = fetch_cached(task, file->hash, file->bytes, path, err);
+        if (status == INSPAN_OK) give_link(task->process, "", file->key, path);
         pthread_mutex_unlock(&task->process->agent->fetching);
     } else {
         status = check_local(task, file, err);
@@ -116,6 +116,31 @@ static inspan_status_t get_data(agent_task_t *task, const Inspan__V1__DataFile *
     return INSPAN_OK;
 }
 
+/* The checkpoint to start from, as resume/NAME in the worker's folder. */
+static inspan_status_t get_resume(agent_task_t *task, const Inspan__V1__Artifact *resume, inspan_error_t *err)
+{
+    char path[PATH_MAX], name[PATH_MAX];
+    snprintf(name, sizeof name, "%s/resume", task->process->folder);
+    inspan_status_t status = os_remove_all(name, err);
+    if (status == INSPAN_OK) status = os_mkdir_all(name, 0700, err);
+    for (size_t i = 0; i < resume->n_files && status == INSPAN_OK; i++) {
+        const Inspan__V1__ResultFile *file = resume->files[i];
+        if (!job_files_good_key(file->name) || strlen(file->name) > 64 || !job_files_good_hash(file->hash))
+            return error_set(err, INSPAN_CORRUPT,
+                             "the manager sent a file of a checkpoint that cannot be right");
+        pthread_mutex_lock(&task->process->agent->fetching);
+        status = fetch_cached(task, file->hash, file->bytes, path, err);
+        if (status == INSPAN_OK) give_link(task->process, "resume/", file->name, path);
+        pthread_mutex_unlock(&task->process->agent->fetching);
+        snprintf(name, sizeof name, "%s/resume/%.64s", task->process->folder, file->name);
+        if (status == INSPAN_OK && strcmp(name, path) != 0 && symlink(path, name) != 0) /* no hard links */
+            status = error_set_errno(err, INSPAN_IO, "cannot write %s", name);
+        if (status != INSPAN_OK)
+            error_prefix(err, "checkpoint of step %llu", (unsigned long long)resume->step);
+    }
+    return status;
+}
+
 static inspan_status_t prepare(agent_task_t *task, inspan_error_t *err)
 {
     const process_t *process = task->process;
@@ -129,6 +154,8 @@ static inspan_status_t prepare(agent_task_t *task, inspan_error_t *err)
     if (config == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the job's settings");
     for (size_t i = 0; i < process->order->n_data && status == INSPAN_OK; i++)
         status = get_data(task, process->order->data[i], &config, err);
+    if (status == INSPAN_OK && process->order->resume != NULL)
+        status = get_resume(task, process->order->resume, err);
     snprintf(path, sizeof path, "%s/job.conf", process->folder);
     if (status == INSPAN_OK) status = os_file_write(path, config, strlen(config), 0600, err);
     free(config);

@@ -78,11 +78,11 @@ inspan_status_t worker_log_create(const char *path, uint64_t cap, worker_log_t *
     return INSPAN_OK;
 }
 
-inspan_status_t worker_log_open(const char *path, worker_log_t **out, inspan_error_t *err)
+static inspan_status_t open_existing(const char *path, int flags, worker_log_t **out, inspan_error_t *err)
 {
     worker_log_t *log = make(path);
     if (log == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the log %s", path);
-    log->fd = open(path, O_RDONLY | O_CLOEXEC);
+    log->fd = open(path, flags | O_CLOEXEC);
     if (log->fd < 0) {
         inspan_status_t status = errno == ENOENT || errno == ENOTDIR ? INSPAN_NOT_FOUND : INSPAN_IO;
         error_set_errno(err, status, "cannot read the log %s", path);
@@ -99,8 +99,23 @@ inspan_status_t worker_log_open(const char *path, worker_log_t **out, inspan_err
     log->older_fd = open(log->older_path, O_RDONLY | O_CLOEXEC);
     if (log->older_fd >= 0 && fstat(log->older_fd, &older) == 0) log->base += (uint64_t)older.st_size;
     log->end = log->base + (fstat(log->fd, &newer) == 0 ? (uint64_t)newer.st_size : 0);
-    log->ended = true;
     *out = log;
+    return INSPAN_OK;
+}
+
+inspan_status_t worker_log_open(const char *path, worker_log_t **out, inspan_error_t *err)
+{
+    inspan_status_t status = open_existing(path, O_RDONLY, out, err);
+    if (status == INSPAN_OK) (*out)->ended = true;
+    return status;
+}
+
+inspan_status_t worker_log_continue(const char *path, uint64_t cap, worker_log_t **out, inspan_error_t *err)
+{
+    inspan_status_t status = open_existing(path, O_RDWR, out, err);
+    if (status != INSPAN_OK) return status;
+    (*out)->writes = true;
+    (*out)->half = cap / 2 > 0 ? cap / 2 : 1;
     return INSPAN_OK;
 }
 

@@ -23,6 +23,8 @@ typedef struct worker_log worker_log_t;
 
 /* Begin a new log. Counted: one reference is the caller's. IO (names the path), NO_MEMORY. */
 inspan_status_t worker_log_create(const char *path, uint64_t cap, worker_log_t **log, inspan_error_t *err);
+/* Go on with that of a worker which an earlier life of the agent has started. NOT_FOUND, IO, NO_MEMORY. */
+inspan_status_t worker_log_continue(const char *path, uint64_t cap, worker_log_t **log, inspan_error_t *err);
 /* That of an earlier worker, only to be read. NOT_FOUND. */
 inspan_status_t worker_log_open(const char *path, worker_log_t **log, inspan_error_t *err);
 worker_log_t *worker_log_hold(worker_log_t *log);

@@ -188,9 +188,38 @@ static void kill_session(pid_t session)
     }
 }
 
+bool os_process_adopt(pid_t pid, uint64_t start_ticks, os_process_t *process)
+{
+    *process = (os_process_t){.pidfd = -1};
+    if (pid <= 1 || start_ticks == 0) return false;
+    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (os_process_start_ticks(pid) != start_ticks) { /* asked while the pidfd holds whom it is about */
+        if (pidfd >= 0) close(pidfd);
+        return false;
+    }
+    *process = (os_process_t){.pid = pid, .pidfd = pidfd, .start_ticks = start_ticks, .adopted = true};
+    return true;
+}
+
+/* Its parent reaps it. Of its session somebody may be left, who then keeps its number from being used again.
+ */
+static bool poll_adopted(os_process_t *process, os_exit_t *result)
+{
+    const uint64_t start = os_process_start_ticks(process->pid);
+    if (start == process->start_ticks) return false;
+    *result = (os_exit_t){.unknown = true, .code = -1, .memory_limit = os_cgroup_memory_limit("", 0)};
+    for (int round = 0; round < 8 && start == 0 && signal_session(process->pid, SIGKILL) > 0; round++) {
+    }
+    if (process->pidfd >= 0) close(process->pidfd);
+    process->pidfd = -1;
+    process->pid = 0;
+    return true;
+}
+
 bool os_process_poll(os_process_t *process, os_exit_t *result)
 {
     if (process->pid <= 0) return false;
+    if (process->adopted) return poll_adopted(process, result);
     siginfo_t info = {.si_pid = 0};
     if (waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
         if (os_now() - process->looked_ns < NS_PER_S) return false;
@@ -231,7 +260,9 @@ const char *os_exit_text(const os_exit_t *result, char *text, size_t size)
 {
     char limit[32], peak[32];
     units_format_size(result->peak_bytes, peak, sizeof peak);
-    if (result->out_of_memory && result->memory_limit != UINT64_MAX)
+    if (result->unknown)
+        snprintf(text, size, "ended (nobody saw how: its agent had been restarted meanwhile)");
+    else if (result->out_of_memory && result->memory_limit != UINT64_MAX)
         snprintf(text, size, "out of memory: ended by the kernel (limit %s, peak %s)",
                  units_format_size(result->memory_limit, limit, sizeof limit), peak);
     else if (result->out_of_memory)

@@ -40,12 +40,18 @@ typedef struct os_process {
     os_oom_count_t
         ooms[2]; /* counts one look and two looks ago: only a kill of the last seconds can be its end */
     int64_t looked_ns;
+    bool adopted; /* not our child: how it ends stays unknown */
 } os_process_t;
 
 /* stdin is /dev/null, signals are reset. NOT_FOUND (no such program), IO, NO_MEMORY. */
 inspan_status_t os_spawn(const os_spawn_options_t *options, os_process_t *process, inspan_error_t *err);
 
+/* A process of an earlier life that runs still: true, and os_process_poll and os_process_signal work for it;
+ * the caller closes pidfd where it gives it up before it ended. */
+bool os_process_adopt(pid_t pid, uint64_t start_ticks, os_process_t *process);
+
 typedef struct os_exit {
+    bool unknown;          /* it was adopted: all that is known is that it ended */
     int code;              /* exit code, or -1 */
     int signal;            /* that ended it, or 0 */
     bool out_of_memory;    /* it was the OOM killer's SIGKILL */
