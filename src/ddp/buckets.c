@@ -221,17 +221,17 @@ static double covered(const ddp_buckets_t *buckets, uint32_t bucket, uint32_t le
 }
 
 inspan_status_t ddp_buckets_check(const ddp_buckets_t *buckets, uint32_t bucket, uint64_t step,
-                                  const uint64_t *dropped, inspan_error_t *err)
+                                  const uint64_t expected[LEASES_MAX / 64], inspan_error_t *err)
 {
     for (uint32_t lease = 0; lease < buckets->leases; lease++) {
-        const bool gone = dropped != NULL && (dropped[lease / 64] >> lease % 64 & 1) != 0;
-        const double expected = gone ? 0 : 1, found = covered(buckets, bucket, lease);
-        if (found != expected) /* NaN, too */
+        const double right = expected[lease / 64] >> lease % 64 & 1 ? 1 : 0,
+                     found = covered(buckets, bucket, lease);
+        if (found != right) /* NaN, too */
             return error_set(err, INSPAN_MISMATCH,
                              "step %" PRIu64
                              ", bucket %u: lease %u is in the sum %g times, expected %g; nothing of this "
                              "step was applied (please report this)",
-                             step, bucket, lease, found, expected);
+                             step, bucket, lease, found, right);
     }
     return INSPAN_OK;
 }

@@ -75,10 +75,10 @@ inspan_status_t ddp_buckets_ready(ddp_buckets_t *buckets, uint32_t parameter, ui
 /* A bucket with gradients that are not complete in this round, or n - 1: none. */
 uint32_t ddp_buckets_incomplete(const ddp_buckets_t *buckets);
 
-/* B1 on a reduced bucket: each lease exactly once, but those in `dropped` (bitmap of leases; NULL: none),
- * which no sum may hold. MISMATCH names step, bucket, lease, expected and found. */
+/* B1 on a reduced bucket: each lease of `expected` (bitmap) exactly once, the others not at all. MISMATCH
+ * names step, bucket, lease, expected and found. */
 inspan_status_t ddp_buckets_check(const ddp_buckets_t *buckets, uint32_t bucket, uint64_t step,
-                                  const uint64_t *dropped, inspan_error_t *err);
+                                  const uint64_t expected[LEASES_MAX / 64], inspan_error_t *err);
 
 /* From the reduced tally: its sums; who computed the lease (-1: it was dropped). */
 void ddp_buckets_tally(const ddp_buckets_t *buckets, ddp_tally_t *sums);

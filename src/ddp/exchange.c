@@ -172,6 +172,16 @@ inspan_status_t exchange_receive(exchange_t *exchange, void *data, uint64_t coun
     return started(slot, status, op);
 }
 
+inspan_status_t exchange_compare(exchange_t *exchange, const uint64_t *in, uint64_t *out, uint64_t count)
+{
+    inspan_op_t *op = NULL;
+    slot_t *slot = take_slot(exchange, EXCHANGE_COMPARE, 0);
+    if (slot == NULL) return INSPAN_LIMIT;
+    const inspan_status_t status =
+        inspan_allreduce(exchange->comm, in, out, count, INSPAN_INT64, INSPAN_SUM, &op);
+    return started(slot, status, op);
+}
+
 inspan_status_t exchange_drain(exchange_t *exchange, int64_t timeout_ns)
 {
     const ns_t until = os_now() + timeout_ns;

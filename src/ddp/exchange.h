@@ -14,7 +14,13 @@
 /* Pending at once; the communicator takes 256 in all. */
 #define EXCHANGE_MAX 224u
 
-typedef enum exchange_kind { EXCHANGE_REDUCE, EXCHANGE_PASS, EXCHANGE_TAKE, EXCHANGE_COPY } exchange_kind_t;
+typedef enum exchange_kind {
+    EXCHANGE_REDUCE,
+    EXCHANGE_PASS,
+    EXCHANGE_TAKE,
+    EXCHANGE_COPY,
+    EXCHANGE_COMPARE
+} exchange_kind_t;
 
 /* index: the bucket; of a copy what the caller gave. Must not block, nor start operations. */
 typedef void (*exchange_done_fn)(void *context, exchange_kind_t kind, uint32_t index, inspan_status_t status);
@@ -39,6 +45,8 @@ inspan_status_t exchange_send(exchange_t *exchange, const void *data, uint64_t c
 inspan_status_t exchange_receive(exchange_t *exchange, void *data, uint64_t count, inspan_dtype_t dtype,
                                  uint32_t from, uint32_t tag, uint32_t index);
 #define EXCHANGE_TAGS 0x10000u
+/* Sum of small tables over all members: every member's row in the caller's `in`, all rows in `out`. */
+inspan_status_t exchange_compare(exchange_t *exchange, const uint64_t *in, uint64_t *out, uint64_t count);
 
 /* Wait until nothing is pending. TIMEOUT. */
 inspan_status_t exchange_drain(exchange_t *exchange, int64_t timeout_ns);

@@ -1,0 +1,133 @@
+/*
+ * The step driver: carries out what the pure step machine (core/step/elastic.h) decides, on the communicator
+ * of the present view.
+ *
+ * Two threads feed the machine: the training thread (views, leases, gradients) and the communicator's I/O
+ * thread (messages, finished operations, the poison). `lock` guards the machine and all that is marked so;
+ * messages are sent under it. Everything else that the machine asks for is queued (`todo`) and done by the
+ * training thread, in order, when it comes by: in next, and while a backward pass reports gradients. No
+ * operation is started and no callback of the caller runs while the lock is held.
+ *
+ * Lock order: `lock`, then what the communicator and the exchange lock.
+ */
+#ifndef WORKER_DRIVER_INTERNAL_H
+#define WORKER_DRIVER_INTERNAL_H
+
+#include <pthread.h>
+
+#include <inspan/elastic.h>
+
+#include "comm/comm.h"
+#include "core/step/elastic.h"
+#include "ddp/buckets.h"
+#include "ddp/exchange.h"
+#include "ddp/manifest.h"
+#include "platform/os/os_cond.h"
+#include "worker/views.h"
+
+#define DRIVER_COPIES  ELASTIC_MEMBERS_MAX /* chunks on their way: one a pair of members and step */
+#define DRIVER_COMMITS 4                   /* committed, not applied yet */
+
+typedef struct driver_todo {
+    elastic_action_type_t type;
+    uint32_t bucket, peer;
+    uint64_t step;
+} driver_todo_t;
+
+/* What the machine says of a step inside its COMMIT. */
+typedef struct driver_commit {
+    elastic_set_t applies, counted;
+    bool light;
+} driver_commit_t;
+
+/* Weights and state of one bucket, from or to another member: its arrays one by one, then the hash of all. */
+typedef struct driver_copy {
+    bool active, give;
+    uint32_t chunk, peer;
+    uint64_t version;
+    uint32_t started;  /* arrays, the hash included */
+    uint32_t finished; /* under lock */
+    uint64_t hash;     /* sent or received */
+} driver_copy_t;
+
+typedef struct driver_array {
+    void *data;
+    uint64_t count;
+} driver_array_t;
+
+struct inspan_elastic {
+    const inspan_views_t *views;
+    inspan_elastic_options_t options;     /* without state */
+    const inspan_parameter_t *parameters; /* (buckets.n_params) */
+    ddp_buckets_t buckets;
+    exchange_t *exchange;
+    driver_array_t *arrays; /* of all chunks */
+    uint32_t *chunk_first;  /* (buckets.n): arrays of chunk c are [chunk_first[c], chunk_first[c + 1]) */
+    uint64_t largest_lease; /* samples */
+
+    pthread_mutex_t lock;
+    os_cond_t changed;
+    /* under lock */
+    elastic_t *machine;
+    inspan_comm_t *comm; /* of the present view; NULL: none */
+    driver_todo_t *todo; /* a ring */
+    uint32_t todo_size, todo_first, todo_n;
+    driver_commit_t commits[DRIVER_COMMITS];
+    uint32_t commit_first, commit_n;
+    inspan_error_t failure; /* the first of this member's own */
+    bool news;              /* something happened since the training thread looked */
+    bool send_failed, compared;
+    ns_t broken_at; /* when this view's failure was known; 0: it is whole */
+    uint32_t
+        owner[ELASTIC_LEASES_MAX]; /* number of who was given the lease in this step; UINT32_MAX: nobody */
+    bool recompute[ELASTIC_LEASES_MAX]; /* its owner is lost */
+    driver_copy_t copies[DRIVER_COPIES];
+
+    /* the training thread's */
+    bool attached, working, applying, leaving, left, ended, is_full;
+    uint64_t view, views_seen;
+    uint32_t world, rank, numbers[ELASTIC_MEMBERS_MAX];
+    uint32_t n_copies;
+    bool has_open;
+    inspan_work_t open; /* COMPUTE that was handed out and is not computed yet */
+    inspan_error_t misuse;
+    bool *apply;                    /* (n_params) */
+    uint64_t *rows;                 /* own rows, then all: (2 x world x MANIFEST_WORDS) */
+    local_ledger_t span, next_span; /* of the ledger: the present one; scratch */
+    uint64_t span_told;             /* its last step + 1 when it was told */
+    ns_t span_told_at;
+    ns_t idle_since, recovering_since;
+    inspan_elastic_stats_t stats;
+};
+
+/* driver.c */
+
+/* Feed the machine; the lock is held. A failure for good is kept. */
+inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *event);
+/* With the first view: the worker's number is known. */
+inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan_error_t *err);
+void driver_fail(inspan_elastic_t *e, const inspan_error_t *err); /* lock held; the first counts */
+
+/* Carry out what is queued, as far as it can be now. true: a COMMIT is next. Training thread. */
+bool driver_run_todo(inspan_elastic_t *e);
+
+/* driver_view.c: training thread */
+
+/* Leave the present view: nothing is pending afterwards. */
+void driver_detach(inspan_elastic_t *e);
+/* Wait for the next view and enter it. OK: entered, or that view is over already. */
+inspan_status_t driver_enter_view(inspan_elastic_t *e, inspan_error_t *err);
+
+/* driver_chunks.c: training thread */
+
+inspan_status_t driver_chunks_open(inspan_elastic_t *e, inspan_error_t *err);
+bool driver_start_copy(inspan_elastic_t *e, const driver_todo_t *todo); /* false: no room just now */
+void driver_pump_copies(inspan_elastic_t *e);
+bool driver_gives(const inspan_elastic_t *e); /* a chunk is still being sent */
+
+/* driver_ledger.c: training thread */
+
+void driver_note_ledger(inspan_elastic_t *e, uint64_t step); /* the step's reduced tally is here */
+void driver_tell_ledger(inspan_elastic_t *e);                /* what was not told yet */
+
+#endif
