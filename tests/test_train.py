@@ -197,6 +197,28 @@ def test_a_killed_owner_takes_its_cluster_with_it(inspan, job):
     assert private_folders(inspan) == set()  # its folder is removed by the next one
 
 
+def test_a_private_cluster_mends_itself(inspan, job, nothing_left):
+    """kill -9 of an agent, then of the manager: both are started again, and the job ends as it should."""
+    program = inspan.start("train", job, "--local", "2", "--json", "--set", "train.steps=2500")
+    wait_for(lambda: len(inspan.processes()) >= 6, 60, "manager, two agents and two workers run")
+
+    def child(kind):
+        rows = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(program.process.pid)], capture_output=True,
+                              text=True, check=True).stdout
+        found = re.search(rf"(\d+) inspan {kind}", rows)
+        return found and int(found.group(1))
+
+    for kind in ("agent", "manager"):
+        killed = wait_for(lambda kind=kind: child(kind), 10, f"the {kind} runs")
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda kind=kind, killed=killed: child(kind) not in (None, killed), 20, f"another {kind} runs")
+    result = program.finish(120)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 2500
+    assert "agent node-1 has ended (killed by signal 9" in result.stderr
+    assert "manager has ended (killed by signal 9" in result.stderr
+
+
 def test_a_model_larger_than_memory_is_refused_with_figures(inspan, job, nothing_left):
     result = inspan.run("train", job, "--local", "1", "--set", "model.dim=32768", "--set", "model.layers=200", "--json")
     assert result.returncode == USER_ERROR

@@ -391,7 +391,8 @@ static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for the agent");
     set_identity(agent);
     status = loop_signal(agent->loop, SIGTERM, on_leave_signal, agent, err);
-    if (status == INSPAN_OK) status = loop_signal(agent->loop, SIGINT, on_end_signal, agent, err);
+    if (status == INSPAN_OK) status = loop_signal(agent->loop, SIGINT, on_leave_signal, agent, err);
+    if (status == INSPAN_OK) status = loop_signal(agent->loop, SIGQUIT, on_end_signal, agent, err);
     if (status == INSPAN_OK)
         status = loop_timer(agent->loop, tick_period, tick_period, on_tick, agent, &agent->tick, err);
     if (status == INSPAN_OK) status = rpc_client_open(options->manager, options->token, &agent->client, err);

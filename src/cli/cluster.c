@@ -27,9 +27,9 @@
 #define LOOK_PERIOD  (20 * NS_PER_MS)
 #define STOP_GRACE   (8 * NS_PER_S) /* an agent gives its workers 2 s */
 #define KILL_GRACE   (5 * NS_PER_S) /* one that hangs in the kernel (dead disk, dead NFS) outlives SIGKILL */
-#define BACK_OFF     (500 * NS_PER_MS)
+#define BACK_OFF     (100 * NS_PER_MS) /* workers go on without their agent for failure_timeout */
 #define BACK_OFF_MAX (30 * NS_PER_S)
-#define STEADY       (60 * NS_PER_S) /* ran that long: the next fault is a new one */
+#define STEADY       (10 * NS_PER_S) /* ran that long: the next fault is a new one */
 #define TEMPORARY    "inspan-local-"
 #define OWNER_LOCK   "owner.lock"
 
@@ -320,10 +320,10 @@ static bool end_within(child_t *children, uint32_t n, ns_t grace)
     return ended;
 }
 
-static void stop(child_t *children, uint32_t n)
+static void stop(child_t *children, uint32_t n, int how)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (children[i].process.pid > 0) kill(children[i].process.pid, SIGTERM);
+        if (children[i].process.pid > 0) kill(children[i].process.pid, how);
     if (end_within(children, n, STOP_GRACE)) return;
     for (uint32_t i = 0; i < n; i++) os_process_signal(&children[i].process, SIGKILL);
     if (end_within(children, n, KILL_GRACE)) return;
@@ -337,8 +337,10 @@ void cluster_close(cluster_t *cluster)
 {
     if (cluster == NULL) return;
     if (cluster->children != NULL) {
-        stop(cluster->children + 1, cluster->agents); /* the manager hears that they leave */
-        stop(cluster->children, 1);
+        /* The manager hears that they leave; QUIT: with the whole cluster nobody is left to hand work over
+         * to. */
+        stop(cluster->children + 1, cluster->agents, SIGQUIT);
+        stop(cluster->children, 1, SIGTERM);
         for (uint32_t i = 0; i <= cluster->agents; i++) free_words(&cluster->children[i]);
     }
     lab_close(cluster->lab);
@@ -420,9 +422,11 @@ static inspan_status_t tend_child(cluster_t *cluster, child_t *child, inspan_err
     }
     if (!os_process_poll(&child->process, &result)) return INSPAN_OK;
     os_exit_text(&result, text, sizeof text);
-    if (result.code == 1)
+    if (result.code == 1) {
+        child->restart_at = INT64_MAX;
         return error_set(err, INSPAN_INVALID, "%s has ended with a fault that a new start does not mend (%s)",
                          child->name, text);
+    }
     if (child->back_off == 0 || now - child->started > STEADY) child->back_off = BACK_OFF;
     fprintf(stderr, "inspan: %s has ended (%s): starting it again in %.1f s\n", child->name, text,
             put_off(child));

@@ -12,10 +12,10 @@
 #include "train/train.h"
 
 /* End with the process that started this one, even if that is killed. false: it is gone already. */
-static bool follow_parent(uint64_t parent)
+static bool follow_parent(uint64_t parent, int signal)
 {
     if (parent == 0) return true;
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, signal);
     return getppid() == (pid_t)parent; /* it may have died before the call */
 }
 
@@ -46,7 +46,7 @@ int cmd_manager(int argc, char **argv)
     inspan_error_t err = {.status = INSPAN_INVALID, .text = "manager: --folder is missing"};
     if (manager.folder == NULL) return cli_fail(&err, false);
     log_set_component("manager");
-    return follow_parent(parent) ? manager_main(&manager) : CLI_EXIT_OK;
+    return follow_parent(parent, SIGTERM) ? manager_main(&manager) : CLI_EXIT_OK;
 }
 
 int cmd_agent(int argc, char **argv)
@@ -93,7 +93,8 @@ int cmd_agent(int argc, char **argv)
         return cli_fail(&err, false);
     agent.token = token;
     log_set_component("agent");
-    return follow_parent(parent) ? agent_main(&agent) : CLI_EXIT_OK;
+    /* at once: where the manager ends too, handing over work leads to nothing */
+    return follow_parent(parent, SIGQUIT) ? agent_main(&agent) : CLI_EXIT_OK;
 }
 
 int cmd_worker(int argc, char **argv)

@@ -170,7 +170,7 @@ static inspan_status_t manager_away(watch_t *watch, inspan_error_t *err)
     if (!may_pass(err->status)) return err->status;
     if (watch->options->cluster != NULL) {
         inspan_error_t cause = {0};
-        if (cluster_look(watch->options->cluster, &cause) != INSPAN_OK) *err = cause;
+        if (cluster_tend(watch->options->cluster, &cause) != INSPAN_OK) *err = cause;
         if (cause.status != INSPAN_OK) return cause.status;
     }
     if (watch->away_since == 0) {
@@ -249,11 +249,14 @@ inspan_status_t watch_job(rpc_client_t *client, uint64_t id, const watch_options
         show_checkpoints(&watch);
         if (status == INSPAN_OK && on) status = on_interrupt(&watch, err);
         if (status == INSPAN_OK && on && options->cluster != NULL) {
-            inspan_error_t lost = {
-                0}; /* the manager tells better what follows from a lost agent: only say it */
-            if (cluster_look(options->cluster, &lost) != INSPAN_OK && watch.latest == NULL) {
-                *err = lost;
-                status = lost.status;
+            inspan_error_t lost = {0};
+            if (cluster_tend(options->cluster, &lost) != INSPAN_OK) { /* not to be started again */
+                if (watch.latest != NULL) { /* the manager tells better what follows from a lost agent */
+                    show_text(&watch, lost.text);
+                } else {
+                    *err = lost;
+                    status = lost.status;
+                }
             }
         }
     }
