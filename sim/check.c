@@ -9,7 +9,7 @@
 #include "sim/disk.h"
 #include "sim/words.h"
 
-enum { LINEAGES = 12 };
+enum { LINEAGES = 32 };
 
 static const ns_t bound =
     30 * NS_PER_S; /* I5: from the last fault, or the last commit after it, to the next */
@@ -264,6 +264,13 @@ void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
         sim_broken(sim, "I1", WHERE ": commits other bits than rank %u did in view %llu",
                    WHERE_ARGS(worker, step), ghost->by, (unsigned long long)ghost->view);
     }
+}
+
+/* View in which a step was first committed by anyone; 0: not yet. */
+uint64_t sim_check_first_commit(sim_t *sim, const sim_worker_t *worker, uint64_t step)
+{
+    const lineage_t *lineage = lineage_of(sim, elastic_view(worker->core));
+    return lineage != NULL && lineage->steps[step].there ? lineage->steps[step].view : 0;
 }
 
 /* After the update: the weights that this member has must be those of one machine alone. */

@@ -94,6 +94,12 @@ static void maybe_open(sim_t *sim, sim_worker_t *worker)
     sim_worker_comm_open(sim, worker);
 }
 
+/* Planted bugs that need the word of older views. */
+static bool hears_old(void)
+{
+    return sim_planted(OLDMSG) || sim_planted(OLDCONN) || sim_planted(LATECHUNK) || sim_planted(BLINDCHUNK);
+}
+
 void sim_comm_open(sim_t *sim, sim_worker_t *worker, const sim_view_t *view)
 {
     sim_comm_t *comm = &worker->comm;
@@ -124,7 +130,7 @@ void sim_comm_open(sim_t *sim, sim_worker_t *worker, const sim_view_t *view)
     for (uint32_t i = 0; i < known; i++) { /* who called before we knew of the view */
         sim_pipe_t *pipe = sim->pipes[i];
         if (pipe->kind != SIM_PIPE_DATA || pipe->to != me) continue;
-        if (pipe->view < view->number) sim_pipe_close_to(sim, pipe);
+        if (pipe->view < view->number && !hears_old()) sim_pipe_close_to(sim, pipe);
         if (pipe->view == view->number) sim_net_kick(sim, pipe);
     }
     maybe_open(sim, worker);
@@ -134,10 +140,13 @@ void sim_comm_close(sim_t *sim, sim_worker_t *worker)
 {
     sim_comm_t *comm = &worker->comm;
     if (comm->state == SIM_COMM_NONE) return;
+    for (uint32_t i = 0; i < comm->n_ops && i < SIM_BUCKETS && sim_planted(OLDMSG); i++)
+        if (comm->ops[i].left != UINT32_MAX) worker->late |= 1u << comm->ops[i].bucket;
+    worker->late_view = comm->view;
     if (!sim_planted(CARRYOVER)) drop_all(comm);
     for (uint32_t r = 0; r < comm->world; r++) {
         sim_pipe_close_from(sim, comm->out[r]);
-        sim_pipe_close_to(sim, comm->in[r]);
+        if (!hears_old()) sim_pipe_close_to(sim, comm->in[r]);
     }
     comm->state = SIM_COMM_NONE;
 }
@@ -154,7 +163,7 @@ void sim_comm_poison(sim_t *sim, sim_worker_t *worker, uint32_t culprit, bool te
     if (!sim_planted(CARRYOVER)) drop_all(comm);
     for (uint32_t r = 0; r < comm->world; r++) {
         sim_pipe_close_from(sim, comm->out[r]);
-        sim_pipe_close_to(sim, comm->in[r]);
+        if (!hears_old()) sim_pipe_close_to(sim, comm->in[r]);
     }
     comm->state = SIM_COMM_POISONED;
     sim_worker_poisoned(sim, worker);
@@ -252,7 +261,13 @@ static bool run_one(sim_t *sim, sim_worker_t *worker, sim_op_t *op, const sched_
     case SCHED_RECV_REDUCE: {
         msg = take_piece(op, o->peer, o);
         if (msg == NULL) return false;
-        if (msg->bytes != count * sizeof(double)) abort();
+        if (msg->bytes != count * sizeof(double)) {
+            sim_broken(sim, "I1", "view %llu, rank %u: a piece of %u bytes meets a receive of %u",
+                       (unsigned long long)worker->comm.view, worker->slot, msg->bytes,
+                       (uint32_t)(count * sizeof(double)));
+            free(msg);
+            return false;
+        }
         const uint64_t n = sim_planted(SHORTPIECE) && count > 6 ? count - 1 : count;
         const double times = msg->c & SIM_MSG_TWICE ? 2 : 1; /* planted DUPPIECE */
         for (uint64_t k = 0; k < n; k++) {
@@ -410,7 +425,12 @@ void sim_comm_msg(sim_t *sim, sim_worker_t *worker, sim_pipe_t *pipe, sim_msg_t 
     uint32_t from = SIM_WORLD;
     for (uint32_t r = 0; r < comm->world; r++)
         if (sim_worker_process(comm->slots[r]) == pipe->from) from = r;
-    if (pipe->view != comm->view || from == SIM_WORLD ||
+    const bool old = pipe->view < comm->view && from != SIM_WORLD && comm->state == SIM_COMM_OPEN;
+    if (old && sim_planted(OLDMSG) && msg->type == SIM_WORDS)
+        sim_worker_words(sim, worker, from, msg->data, msg->bytes);
+    if (old && (sim_planted(LATECHUNK) || sim_planted(BLINDCHUNK)) && msg->type == SIM_PASS && msg->b != 0)
+        sim_worker_chunk(sim, worker, msg, pipe->view);
+    if ((pipe->view != comm->view && !(old && sim_planted(OLDCONN))) || from == SIM_WORLD ||
         (comm->state != SIM_COMM_OPENING && comm->state != SIM_COMM_OPEN)) {
         sim_pipe_close_to(sim, pipe); /* of a view that we have left: its sender is refused */
         free(msg);

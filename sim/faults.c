@@ -73,9 +73,29 @@ void sim_config_draw(sim_t *sim)
     config->keep_every = (uint32_t)sim_draw_below(&draw, 4);
     config->drop = sim_draw_below(&draw, 4) == 0;
     config->failure_timeout = NS_PER_S;
+    /* a LAN or a bad radio; steps that are all waiting or all computing; a controller in a hurry or not */
+    static const ns_t delays[] = {300 * NS_PER_US, 3 * NS_PER_MS, 25 * NS_PER_MS};
+    static const ns_t times[] = {200 * NS_PER_US, 3 * NS_PER_MS, 15 * NS_PER_MS};
+    static const ns_t settles[] = {2 * NS_PER_MS, 20 * NS_PER_MS, CONTROL_SETTLE_ELASTIC};
     config->delay_least = 20 * NS_PER_US + (ns_t)sim_draw_below(&draw, 200 * NS_PER_US);
-    config->delay_most = config->delay_least + (ns_t)sim_draw_below(&draw, 3 * NS_PER_MS);
-    config->lease_time = NS_PER_MS + (ns_t)sim_draw_below(&draw, 12 * NS_PER_MS);
+    config->delay_most =
+        config->delay_least + (ns_t)sim_draw_below(&draw, (uint64_t)delays[sim_draw_below(&draw, 3)]);
+    config->lease_time =
+        50 * NS_PER_US + (ns_t)sim_draw_below(&draw, (uint64_t)times[sim_draw_below(&draw, 3)]);
+    config->settle = settles[sim_draw_below(&draw, 3)];
+    config->cool_down = NS_PER_MS << sim_draw_below(&draw, 8);
+    config->dense = sim_draw_below(&draw, 4) == 0;
+    if (config->dense) {
+        config->first_nodes = 2 + (uint32_t)sim_draw_below(&draw, 2);
+        config->more_nodes = 1 + (uint32_t)sim_draw_below(&draw, 2);
+        config->max_nodes = config->first_nodes + 2;
+        config->min_nodes = 1;
+        config->buckets = 2 + (uint32_t)sim_draw_below(&draw, 2);
+        config->steps = 6 + (uint32_t)sim_draw_below(&draw, SIM_STEPS - 5);
+        config->drop = false;
+        config->settle = 2 * NS_PER_MS;
+        config->cool_down = NS_PER_MS;
+    }
     for (uint32_t h = 0; h < SIM_HOSTS; h++) {
         sim->mono_offset[h] =
             (ns_t)sim_draw_below(&draw, 1000) * NS_PER_S; /* every machine booted at its own time */
@@ -103,8 +123,38 @@ static ns_t draw_duration(uint64_t *draw)
     return 20 * NS_PER_MS + (ns_t)sim_draw_below(draw, (uint64_t)most[sim_draw_below(draw, 4)]);
 }
 
+/* About so long the job takes undisturbed: faults at a time shall strike while it runs. */
+static ns_t expected_ns(const sim_t *sim)
+{
+    const sim_config_t *config = &sim->config;
+    const ns_t compute = config->lease_time * (ns_t)(config->leases / config->first_nodes + 1);
+    const ns_t step = compute + 3 * (config->delay_least + config->delay_most);
+    return 60 * NS_PER_MS + (ns_t)(config->steps + 4) * step;
+}
+
+/* One on top of the other: losses, and connections that are reset while everybody stays. */
+static void draw_dense_fault(sim_t *sim, uint64_t *draw, sim_fault_t *fault)
+{
+    static const uint8_t at[] = {SIM_AT_COMPUTED, SIM_AT_REDUCED, SIM_AT_REDUCED, SIM_AT_VOTE,
+                                 SIM_AT_COMMIT,   SIM_AT_REPORT,  SIM_AT_DECIDE};
+    fault->kind = sim_draw_below(draw, 2) ? SIM_FAULT_RESET : SIM_FAULT_CRASH_WORKER;
+    if (!(sim->options.kinds >> fault->kind & 1))
+        fault->kind = fault->kind == SIM_FAULT_RESET ? SIM_FAULT_CRASH_WORKER : SIM_FAULT_RESET;
+    fault->moment = (sim_moment_t)at[sim_draw_below(draw, sizeof at)];
+    fault->nth = 1 + (uint32_t)sim_draw_below(draw, 2 * nth_most(fault->moment));
+    fault->lasts = draw_duration(draw);
+    if (sim_draw_below(draw, 3) == 0)
+        fault->a = 1 + (uint32_t)sim_draw_below(draw, sim->config.first_nodes + sim->config.more_nodes);
+    fault->draw = sim_draw(draw);
+}
+
 static void draw_fault(sim_t *sim, uint64_t *draw, sim_fault_t *fault)
 {
+    const uint32_t dense_kinds = 1u << SIM_FAULT_RESET | 1u << SIM_FAULT_CRASH_WORKER;
+    if (sim->config.dense && (sim->options.kinds & dense_kinds) && sim_draw_below(draw, 8) > 0) {
+        draw_dense_fault(sim, draw, fault);
+        return;
+    }
     const uint32_t hosts = sim->config.first_nodes + sim->config.more_nodes;
     do {
         fault->kind = (sim_fault_kind_t)sim_draw_below(draw, SIM_FAULT_KINDS);
@@ -114,7 +164,7 @@ static void draw_fault(sim_t *sim, uint64_t *draw, sim_fault_t *fault)
             sim_draw_below(draw, 3) == 0 ? SIM_AT_TIME : (sim_moment_t)sim_draw_below(draw, SIM_MOMENTS);
     } while (!fits(fault->kind, fault->moment));
     fault->nth = 1 + (uint32_t)sim_draw_below(draw, nth_most(fault->moment));
-    fault->at = 60 * NS_PER_MS + (ns_t)sim_draw_below(draw, 1500 * NS_PER_MS);
+    fault->at = 60 * NS_PER_MS + (ns_t)sim_draw_below(draw, (uint64_t)expected_ns(sim));
     fault->lasts = draw_duration(draw);
     const bool named = fault->moment == SIM_AT_TIME || sim_draw_below(draw, 3) == 0;
     const uint32_t a = 1 + (uint32_t)sim_draw_below(draw, hosts);
@@ -132,11 +182,12 @@ void sim_faults_draw(sim_t *sim)
     for (uint32_t i = 0; i < config->more_nodes && (sim->options.kinds >> SIM_FAULT_JOIN & 1); i++) {
         sim_fault_t *join = &sim->faults[sim->n_faults++];
         *join = (sim_fault_t){.kind = SIM_FAULT_JOIN, .a = config->first_nodes + 1 + i};
-        join->at = 80 * NS_PER_MS + (ns_t)sim_draw_below(&draw, 600 * NS_PER_MS);
+        join->at = 80 * NS_PER_MS + (ns_t)sim_draw_below(&draw, (uint64_t)expected_ns(sim) / 2);
         if (i > 0 && sim_draw_below(&draw, 2)) join->at = sim->faults[0].at; /* a storm */
     }
-    const uint32_t n = (uint32_t)sim_draw_below(&draw, 2) == 0 ? 1 + (uint32_t)sim_draw_below(&draw, 3)
-                                                               : 1 + (uint32_t)sim_draw_below(&draw, 8);
+    static const uint8_t most[] = {2, 4, 8, 16};
+    const uint32_t n = config->dense ? 10 + (uint32_t)sim_draw_below(&draw, 12)
+                                     : 1 + (uint32_t)sim_draw_below(&draw, most[sim_draw_below(&draw, 4)]);
     uint32_t drains = 0;
     for (uint32_t i = 0; i < n; i++) {
         sim_fault_t *fault = &sim->faults[sim->n_faults];

@@ -205,7 +205,8 @@ struct sim_worker {
     uint64_t committed; /* the next step to commit */
     bool any_commit, full, leaving, ended, done_told;
     uint32_t commits_in_view;
-    uint64_t scalar; /* planted SCALARS */
+    uint64_t late; /* planted OLDMSG: buckets whose reduction was under way as their view ended */
+    uint64_t late_view;
 
     /* the checkpoint being written, the result */
     bool saving, saved_due;
@@ -327,6 +328,7 @@ void sim_worker_comm_open(sim_t *sim, sim_worker_t *worker); /* comm.c tells */
 void sim_worker_poisoned(sim_t *sim, sim_worker_t *worker);
 void sim_worker_words(sim_t *sim, sim_worker_t *worker, uint32_t from, const void *data, uint32_t bytes);
 void sim_worker_reduced(sim_t *sim, sim_worker_t *worker, uint32_t bucket);
+void sim_worker_chunk(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg, uint64_t view);
 void sim_worker_taken(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg);
 void sim_worker_event(sim_t *sim, const sim_event_t *event);
 void sim_worker_died(sim_worker_t *worker);
@@ -380,6 +382,7 @@ void sim_check_view_stored(sim_t *sim, const sim_view_t *view);
 void sim_check_announced(sim_t *sim, const sim_view_t *view);
 void sim_check_view_entered(sim_t *sim, const sim_worker_t *worker, const sim_view_t *view);
 void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step);
+uint64_t sim_check_first_commit(sim_t *sim, const sim_worker_t *worker, uint64_t step);
 void sim_check_weights(sim_t *sim, const sim_worker_t *worker, uint64_t step);
 void sim_check_listens(sim_t *sim, const sim_worker_t *worker);
 void sim_check_bucket(sim_t *sim, const sim_worker_t *worker, uint32_t bucket);
@@ -399,7 +402,7 @@ void sim_check_ended(sim_t *sim);
     X(DUPPIECE, "transport: after a retransmission a piece counts twice")                                    \
     X(SHORTPIECE, "transport: the last element of a long piece stays behind")                                \
     X(CARRYOVER, "transport: pieces of a broken view are kept for the next one")                             \
-    X(REORDER, "transport: small messages of one sender overtake each other")                                \
+    X(OLDCONN, "transport: a connection of an older view is taken for one of the new view")                  \
     X(EARLYDONE, "transport: a collective is finished while its last receive is outstanding")                \
     X(TORNVIEW, "registry: half of a torn transaction is taken for whole")                                   \
     X(FORGETVIEW, "recovery: a restarted manager takes the view before the newest")                          \

@@ -332,7 +332,7 @@ static bool plant_found(const arguments_t *a, const sim_plant_t *plant)
     sums_t sums;
     one.plant = plant->name;
     one.seed = 1;
-    one.runs = plant->seeds;
+    one.runs = a->runs > 1 ? a->runs : plant->seeds;
     if (!sim_fault_kinds(plant->kinds, &one.kinds)) return false;
     if (!run_all(&one, &sums) || !sums.failed) {
         printf("MISSED %-13s not within %u seeds: %s\n", plant->name, plant->seeds, plant->text);

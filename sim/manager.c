@@ -120,7 +120,7 @@ static void cool_down(sim_t *sim, uint32_t number)
 {
     node_t *node = &sim->manager->nodes[sim->manager->job.ranks[number].node];
     const uint32_t n = node->losses < 3 ? node->losses++ : 3;
-    node->cool_until = sim->now + (200 * NS_PER_MS << n);
+    node->cool_until = sim->now + (sim->config.cool_down << n);
 }
 
 /* false: the manager is dead. */
@@ -252,6 +252,7 @@ static void load(sim_t *sim)
     limits.in_a_row = 1000;
     if (control_job_open(job, 1, &limits) != INSPAN_OK) abort();
     control_job_elastic(job, sim->config.min_nodes, sim->config.max_nodes);
+    job->limits.settle = sim->config.settle;
     manager->job_open = true;
     if (!registry->job) return;
     const ns_t now = clock_of(sim);

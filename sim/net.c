@@ -141,14 +141,8 @@ void sim_send(sim_t *sim, sim_pipe_t *pipe, uint32_t lane, sim_msg_t *msg)
         msg->c |= SIM_MSG_TWICE;
     l->latest = msg->due = due;
     msg->next = NULL;
-    if (sim_planted(REORDER) && pipe->kind == SIM_PIPE_DATA && lane == SIM_LANE_WORDS && l->n > 0 &&
-        msg->type != SIM_MSG_FIN) {
-        msg->next = l->first;
-        l->first = msg;
-    } else {
-        *l->last = msg;
-        l->last = &msg->next;
-    }
+    *l->last = msg;
+    l->last = &msg->next;
     l->n++;
     schedule(sim, pipe, lane);
 }

@@ -38,7 +38,7 @@ uint32_t sim_planted_core(void)
     enum { core = 1, shell = 0, manager = 0, checkpoint = 0 };
 #define X(name, where, text)                                                                                 \
     if (sim_plant_now == SIM_PLANT_##name && where)                                                          \
-        return PLANTED_##name | (sim_planted(SELFFULL) ? PLANTED_NOC2 : 0);
+        return PLANTED_##name | (sim_planted(SELFFULL) || sim_planted(NOSALV) ? PLANTED_NOC2 : 0);
     PLANTED_LIST(X)
 #undef X
     return 0;

@@ -36,7 +36,7 @@ enum {
     SIM_ELEMENTS = 6,          /* gradients in a bucket */
     SIM_LEASES = 8,            /* of a step */
     SIM_WIDTH = SIM_ELEMENTS + SIM_LEASES, /* most elements of a reduced bucket */
-    SIM_STEPS = 8,                         /* training steps, the two light ones included */
+    SIM_STEPS = 12,                        /* training steps */
     SIM_FAULTS = 32,
     SIM_VIEWS = 512
 };
@@ -56,9 +56,11 @@ typedef struct sim_config {
     uint32_t micro;      /* leases of a micro-batch at most */
     uint32_t keep_every; /* a checkpoint every so many steps; 0: none */
     bool drop;
+    bool dense; /* few members and buckets, many faults of which one comes on top of the other */
     ns_t failure_timeout;
     ns_t delay_least, delay_most; /* of a message */
     ns_t lease_time;              /* compute */
+    ns_t settle, cool_down;       /* of the controller and of a node whose worker was lost */
 } sim_config_t;
 
 typedef enum sim_fault_kind {

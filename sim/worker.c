@@ -98,9 +98,9 @@ static void commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
         if (!elastic_applies(worker->core, b)) continue;
         sim_apply(sim, &worker->model, worker->reduced.values[b], b);
     }
-    if (sim_planted(SCALARS) && !sim_light(sim, step) && elastic_is_leader(worker->core))
-        worker->model.weights[0][0] += (double)(worker->scalar > 8); /* "overflow" as the votes said */
-    worker->scalar = 0;
+    if (sim_planted(SCALARS) && !sim_light(sim, step)) /* a sum that the votes of this view brought */
+        worker->model.weights[0][0] +=
+            (double)(elastic_view(worker->core) - sim_check_first_commit(sim, worker, step));
     if (!sim_planted(KEEPSUMS)) memset(&worker->local, 0, sizeof worker->local);
     memset(&worker->reduced, 0, sizeof worker->reduced);
     worker->committed = step + 1;
@@ -196,6 +196,7 @@ static ns_t lease_time(sim_t *sim, const sim_worker_t *worker, uint32_t n)
 static void bucket_ready(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
 {
     if (worker->ready_told[bucket]) return;
+    if (sim_planted(LATEDONE) && elastic_phase(worker->core) == ELASTIC_RECONCILE) return;
     if (elastic_light(worker->core) && bucket + 1 < sim->config.buckets)
         return; /* only the tally is reduced */
     worker->ready_told[bucket] = true;
@@ -216,6 +217,16 @@ static bool is_save_step(const sim_t *sim, const sim_worker_t *worker)
     return elastic_step(worker->core) == sim->config.steps + 1;
 }
 
+/* Planted OLDMSG: what was under way as a view ended arrives in the next one. */
+static void feed_late(sim_t *sim, sim_worker_t *worker)
+{
+    const uint64_t late = worker->late;
+    if (elastic_phase(worker->core) != ELASTIC_RUN || elastic_view(worker->core) == worker->late_view) return;
+    worker->late = 0;
+    for (uint32_t b = 0; b < sim->config.buckets && alive(sim, worker); b++)
+        if (late >> b & 1) feed_simple(sim, worker, ELASTIC_EV_REDUCED, worker->late_view, b);
+}
+
 /* Ask for the next micro-batch, or say that all sums are final. */
 static void next_batch(sim_t *sim, sim_worker_t *worker)
 {
@@ -228,6 +239,7 @@ static void next_batch(sim_t *sim, sim_worker_t *worker)
         hint(sim, worker);
         for (uint32_t b = 0; b < sim->config.buckets && alive(sim, worker) && !sim->over; b++)
             bucket_ready(sim, worker, b);
+        if (worker->late != 0) feed_late(sim, worker);
         return;
     }
     if (is_save_step(sim, worker) && first == 0 && !worker->result_registered) {
@@ -277,10 +289,10 @@ static void work_event(sim_t *sim, sim_worker_t *worker)
     elastic_event_t event = {
         .type = ELASTIC_EV_COMPUTED, .lease = worker->first_lease, .n = worker->computing};
     worker->computing = 0;
-    worker->scalar += event.n;
     feed(sim, worker, &event);
     sim_checks_computed(sim, event.n);
     if (alive(sim, worker) && worker->last_batch) bucket_ready(sim, worker, buckets - 1);
+    if (alive(sim, worker) && worker->late != 0) feed_late(sim, worker);
     if (!sim_moment(sim, SIM_AT_COMPUTED, sim_worker_process(worker->slot))) pump(sim, worker);
 }
 
@@ -309,6 +321,10 @@ static void enter_view(sim_t *sim, sim_worker_t *worker)
                              .n = view->world,
                              .index = index};
     feed(sim, worker, &event);
+    if (sim_planted(LATEDONE)) {
+        worker->work_due = true;
+        worker->work_view = view->number;
+    }
     sim_msg_t *kept = worker->kept;
     worker->kept = NULL;
     for (const sim_msg_t *at = kept; at != NULL && alive(sim, worker) && !sim->over; at = at->next) {
@@ -391,14 +407,13 @@ void sim_worker_reduced(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
     if (!sim_moment(sim, SIM_AT_REDUCED, sim_worker_process(worker->slot))) pump(sim, worker);
 }
 
-static void chunk_taken(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg)
+void sim_worker_chunk(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg, uint64_t view)
 {
     const uint32_t chunk = msg->a;
     const bool before = elastic_chunk(worker->core, chunk);
     double data[2 * SIM_ELEMENTS];
     memcpy(data, msg->data, sizeof data);
-    elastic_event_t event = {
-        .type = ELASTIC_EV_CHUNK, .view = worker->comm.view, .bucket = chunk, .step = msg->view};
+    elastic_event_t event = {.type = ELASTIC_EV_CHUNK, .view = view, .bucket = chunk, .step = msg->view};
     /* stored first: the core may commit at once, and then the update goes on top of it */
     sim_model_t kept = worker->model;
     if (!before) {
@@ -415,7 +430,7 @@ static void chunk_taken(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg)
 void sim_worker_taken(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg)
 {
     if (msg->b != 0) {
-        chunk_taken(sim, worker, msg);
+        sim_worker_chunk(sim, worker, msg, worker->comm.view);
     } else {
         memcpy(worker->reduced.values[msg->a], msg->data, msg->bytes);
         sim_check_bucket(sim, worker, msg->a);
@@ -499,6 +514,10 @@ sim_worker_t *sim_worker_start(sim_t *sim, uint32_t number, uint32_t host, bool 
         sim_worker_forget(worker);
         memset(worker, 0, sizeof *worker);
     }
+    for (uint32_t i = 0; i < sim->n_workers; i++)
+        if (sim->workers[i] != NULL && i != number && sim->workers[i]->host == host &&
+            sim_alive(sim, sim_worker_process(i)))
+            sim_broken(sim, "I3", "node %u starts rank %u while rank %u still runs there", host, number, i);
     const sim_process_t process = sim_worker_process(number);
     sim->processes[process].life++;
     sim->processes[process].alive = true;
