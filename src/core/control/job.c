@@ -291,6 +291,7 @@ void control_job_report(control_job_t *job, const control_report_t *report, ns_t
 {
     if (job->elastic) {
         control_views_report(job, report, now);
+        control_views_move(job, now);
         return;
     }
     if (take_report(job, report)) {
@@ -350,6 +351,7 @@ static void rank_attached(control_job_t *job, uint32_t r, const control_report_t
 void control_job_node_attached(control_job_t *job, uint64_t node, const control_report_t *reports, uint32_t n,
                                ns_t now)
 {
+    const uint64_t view = job->view;
     for (uint32_t r = 0; r < job->world; r++) {
         if (job->ranks[r].node != node) continue;
         if (job->elastic)
@@ -357,6 +359,9 @@ void control_job_node_attached(control_job_t *job, uint64_t node, const control_
         else
             rank_attached(job, r, find_report(reports, n, r), now);
     }
+    if (!job->elastic) return;
+    control_views_move(job, now);
+    if (job->view == view) control_views_again(job, node);
 }
 
 void control_job_node_broke(control_job_t *job, uint64_t node)

@@ -33,10 +33,12 @@ void control_be_over(control_job_t *job, control_state_t state, ns_t now);
 void control_start_timed_out(control_job_t *job, ns_t now);
 void control_describe(const inspan_cause_t *cause, char *text, size_t size);
 
-/* Elastic jobs: views.c. */
+/* Elastic jobs: views.c. An event is taken in whole before control_views_move issues what follows from it: at
+ * most one view an event, for its announcements say the newest one and stand behind its store. */
 void control_views_restore(control_job_t *job, ns_t now);
 void control_views_report(control_job_t *job, const control_report_t *report, ns_t now);
 void control_views_attached(control_job_t *job, uint32_t r, const control_report_t *report, ns_t now);
+void control_views_again(control_job_t *job, uint64_t node);
 /* Its process or its node is gone, whatever it says. */
 void control_views_lost(control_job_t *job, uint32_t r, const inspan_cause_t *cause, ns_t now);
 void control_views_tick(control_job_t *job, ns_t now);

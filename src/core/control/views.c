@@ -595,13 +595,11 @@ void control_views_report(control_job_t *job, const control_report_t *report, ns
     }
     if (was_alive && !rank->alive) control_push(job, CONTROL_CHANGED, report->rank, false);
     if (job->state == CONTROL_ENDING) control_maybe_over(job, now);
-    control_views_move(job, now);
 }
 
 static void there_again(control_job_t *job, uint32_t r, const control_report_t *report, ns_t now)
 {
     control_rank_t *rank = &job->ranks[r];
-    uint64_t view = job->view;
     bool ended = report->state == CONTROL_RANK_DONE || report->state == CONTROL_RANK_FAILED;
     if (!ended) rank->alive = true;
     control_views_report(job, report, now);
@@ -609,10 +607,8 @@ static void there_again(control_job_t *job, uint32_t r, const control_report_t *
     if (!is_open(job) || (is_gone(rank) && rank->until != 0)) {
         rank->until = now + job->limits.gone;
         control_push(job, CONTROL_STOP_WORKER, r, true);
-    } else if (control_job_member(job, r) && !is_gone(rank)) {
-        /* the last one may be lost with the old stream */
-        if (view == job->view) control_push(job, CONTROL_ANNOUNCE_VIEW, r, false);
-        if (rank->leaving) control_push(job, CONTROL_ASK_TO_LEAVE, r, false);
+    } else if (control_job_member(job, r) && !is_gone(rank) && rank->leaving) {
+        control_push(job, CONTROL_ASK_TO_LEAVE, r, false);
     }
 }
 
@@ -639,7 +635,14 @@ void control_views_attached(control_job_t *job, uint32_t r, const control_report
                  "the agent of node %s came back without its worker (agent restarted)", rank->node_name);
         control_views_lost(job, r, &cause, now);
     }
-    control_views_move(job, now);
+}
+
+/* The last announcement may be lost with the old stream. */
+void control_views_again(control_job_t *job, uint64_t node)
+{
+    for (uint32_t r = 0; r < job->world && is_open(job); r++)
+        if (job->ranks[r].node == node && control_job_member(job, r) && !is_gone(&job->ranks[r]))
+            control_push(job, CONTROL_ANNOUNCE_VIEW, r, false);
 }
 
 /* What is out and still there is killed again and again: its node is held until it is gone. */

@@ -669,6 +669,34 @@ static void a_restarted_manager_announces_the_same_view(void **state)
     end(&w);
 }
 
+/* A node that was here before has old ranks and a lost member: two views in one event would both be stored,
+ * and announced, as the second. */
+static void an_event_issues_one_view(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 2, 1, 3);
+    killed(&w, 1);
+    open_view(&w);
+    assert_int_equal(grow(&w, 1), INSPAN_OK);
+    tell(&w, 2, CONTROL_RANK_BOUND);
+    pass(&w, S);
+    assert_int_equal(w.job.members.n, 2);
+    w.processes[1].full = true;
+    open_view(&w);
+    killed(&w, 0); /* now all hangs on rank 2 */
+    open_view(&w);
+    assert_int_equal(w.job.view, 4);
+    assert_int_equal(grow(&w, 3), INSPAN_OK);
+    tell(&w, 3, CONTROL_RANK_BOUND);
+    w.now += S; /* it may join at the next event: the word that rank 2 is gone */
+    w.processes[1].exists = false;
+    attach(&w, 1);
+    assert_int_equal(w.job.view, 5);
+    assert_int_equal(w.job.members.n, 0);
+    end(&w);
+}
+
 /* ---- At random */
 
 static uint32_t some_process(const world_t *w, rng_t *rng)
@@ -824,6 +852,7 @@ int main(void)
         cmocka_unit_test(a_leaver_costs_nothing),
         cmocka_unit_test(nobody_left_begins_a_new_lineage),
         cmocka_unit_test(a_restarted_manager_announces_the_same_view),
+        cmocka_unit_test(an_event_issues_one_view),
         cmocka_unit_test(random_histories_keep_the_invariants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
