@@ -45,6 +45,10 @@ typedef struct inspan_progress {
  * not block. */
 INSPAN_API void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *progress);
 
+/* A line for those who watch the job: something that ends nothing (a checkpoint was not written). Lost where
+ * the agent or the manager is away just now. Cut after 511 bytes. Any thread; does not block. */
+INSPAN_API void inspan_worker_note(inspan_worker_t *worker, const char *text);
+
 /* A failure of this rank's own: told to the agent with its status at once, then to the other ranks. The
  * caller frees what it holds and calls finish, whose text then counts no more. The first failure counts. Any
  * thread. */

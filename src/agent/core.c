@@ -556,6 +556,7 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     case LOCAL_SAVED: return core_on_saved(core, now, worker, body, n);
     case LOCAL_LEDGER: return core_on_ledger(core, worker, body, n);
     case LOCAL_STATE: return core_on_state(core, now, worker, body, n);
+    case LOCAL_NOTE: return core_on_note(core, worker, body, n);
     }
     return INSPAN_CORRUPT;
 }

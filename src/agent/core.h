@@ -151,6 +151,7 @@ typedef struct agent_actions {
     /* To the manager; only while there is a link. */
     void (*register_artifact)(void *context, const agent_worker_t *worker, const agent_artifact_t *artifact);
     void (*ledger)(void *context, const agent_worker_t *worker, const local_ledger_t *span);
+    void (*note)(void *context, const agent_worker_t *worker, const char *text);
     void (*release)(void *context, agent_worker_t *worker); /* about to be forgotten: free shell */
 } agent_actions_t;
 

@@ -201,6 +201,18 @@ void agent_core_registered(agent_core_t *core, ns_t now, uint64_t job, uint32_t 
         answer(core, worker, artifact, status, text);
 }
 
+/* ---- Notes ----------------------------------------------------------------------------------- */
+
+/* It ends nothing, so it is not kept for a manager that is away. */
+inspan_status_t core_on_note(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n)
+{
+    char text[LOCAL_NOTE_MAX];
+    if (local_decode_note(body, n, text) != INSPAN_OK) return INSPAN_CORRUPT;
+    log_warn("job %llu, rank %u: %s", (unsigned long long)worker->job, worker->rank, text);
+    if (core->link_up) core->actions.note(core->context, worker, text);
+    return INSPAN_OK;
+}
+
 /* ---- The ledger ------------------------------------------------------------------------------ */
 
 static void send_span(agent_core_t *core, agent_worker_t *worker, agent_span_t *span)

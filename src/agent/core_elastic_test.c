@@ -30,6 +30,7 @@ typedef struct scene {
     int sent[LOCAL_TYPES];
     local_registered_t answer; /* last one sent to the worker */
     uint64_t sent_view;
+    char note[LOCAL_NOTE_MAX];
 } scene_t;
 
 static uint8_t frame[LOCAL_FRAME_MAX + 8];
@@ -118,6 +119,13 @@ static void do_register(void *context, const agent_worker_t *worker, const agent
     scene->registered_files = artifact->n_files;
 }
 
+static void do_note(void *context, const agent_worker_t *worker, const char *text)
+{
+    scene_t *scene = context;
+    assert_ptr_equal(worker, scene->worker);
+    snprintf(scene->note, sizeof scene->note, "%s", text);
+}
+
 static void do_ledger(void *context, const agent_worker_t *worker, const local_ledger_t *span)
 {
     scene_t *scene = context;
@@ -133,8 +141,9 @@ static void do_release(void *context, agent_worker_t *worker)
     ((scene_t *)context)->releases++;
 }
 
-static const agent_actions_t actions = {do_report, do_prepare, do_upload,   do_store,  do_abandon, do_spawn,
-                                        do_send,   do_signal,  do_register, do_ledger, do_release};
+static const agent_actions_t actions = {do_report,   do_prepare, do_upload, do_store,
+                                        do_abandon,  do_spawn,   do_send,   do_signal,
+                                        do_register, do_ledger,  do_note,   do_release};
 
 static scene_t *open_scene(void)
 {
@@ -416,11 +425,26 @@ static void test_ledger(void **state)
     close_scene(scene);
 }
 
+static void test_notes(void **state)
+{
+    (void)state;
+    scene_t *scene = run();
+    size_t n = 0;
+    assert_int_equal(local_encode_note("the disk is full", frame, sizeof frame, &n), INSPAN_OK);
+    assert_int_equal(give(scene, INSPAN_OK), INSPAN_OK);
+    assert_string_equal(scene->note, "the disk is full");
+    agent_core_link(scene->core, scene->now, false); /* it is not kept */
+    assert_int_equal(give(scene, local_encode_note("lost", frame, sizeof frame, &n)), INSPAN_OK);
+    agent_core_link(scene->core, scene->now, true);
+    assert_string_equal(scene->note, "the disk is full");
+    close_scene(scene);
+}
+
 static void test_frames_that_cannot_be(void **state)
 {
     (void)state;
-    static const local_frame_type_t wrong[] = {LOCAL_BLAME, LOCAL_SAVED, LOCAL_LEDGER,
-                                               LOCAL_STATE, LOCAL_LEAVE, LOCAL_REGISTERED};
+    static const local_frame_type_t wrong[] = {LOCAL_BLAME, LOCAL_SAVED,      LOCAL_LEDGER, LOCAL_STATE,
+                                               LOCAL_LEAVE, LOCAL_REGISTERED, LOCAL_NOTE};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         scene_t *scene = run();
         size_t n = 0;
@@ -476,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_artifacts),
         cmocka_unit_test(test_a_worker_dies_while_its_checkpoint_is_stored),
         cmocka_unit_test(test_ledger),
+        cmocka_unit_test(test_notes),
         cmocka_unit_test(test_frames_that_cannot_be),
         cmocka_unit_test(test_adopted),
     };

@@ -43,6 +43,7 @@ inspan_status_t core_on_state(agent_core_t *core, ns_t now, agent_worker_t *work
 inspan_status_t core_on_left(agent_core_t *core, ns_t now, agent_worker_t *worker, size_t n);
 inspan_status_t core_on_saved(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
                               size_t n);
+inspan_status_t core_on_note(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n);
 inspan_status_t core_on_ledger(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n);
 void core_elastic_link_up(agent_core_t *core, agent_worker_t *worker);
 void core_elastic_forget(agent_worker_t *worker);

@@ -126,6 +126,19 @@ void messages_send_artifact(agent_t *agent, const agent_worker_t *worker, const 
     agent_send(agent, &up.base);
 }
 
+void messages_send_note(agent_t *agent, const agent_worker_t *worker, const char *text)
+{
+    if (!agent->registered) return;
+    Inspan__V1__Note message = INSPAN__V1__NOTE__INIT;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    message.job_id = worker->job;
+    message.rank = worker->rank;
+    message.text = (char *)(uintptr_t)text;
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_NOTE;
+    up.note = &message;
+    agent_send(agent, &up.base);
+}
+
 typedef struct span_message { /* too large for a stack frame */
     Inspan__V1__LedgerSpan span;
     Inspan__V1__LedgerShare shares[LOCAL_SHARES];

@@ -311,6 +311,11 @@ static void act_ledger(void *context, const agent_worker_t *worker, const local_
     messages_send_ledger(context, worker, span);
 }
 
+static void act_note(void *context, const agent_worker_t *worker, const char *text)
+{
+    messages_send_note(context, worker, text);
+}
+
 static void act_abandon(void *context, agent_worker_t *worker)
 {
     (void)context;
@@ -375,7 +380,7 @@ static void act_release(void *context, agent_worker_t *worker)
 
 const agent_actions_t process_actions = {act_report,   act_prepare, act_upload, act_store,
                                          act_abandon,  act_spawn,   act_send,   act_signal,
-                                         act_register, act_ledger,  act_release};
+                                         act_register, act_ledger,  act_note,   act_release};
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 

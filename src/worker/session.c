@@ -283,6 +283,17 @@ static void say_failure(inspan_worker_t *worker, inspan_status_t status, const c
     if (!poisoned && worker->comm != NULL) inspan_comm_abort(worker->comm, text);
 }
 
+void inspan_worker_note(inspan_worker_t *worker, const char *text)
+{
+    size_t n = 0;
+    pthread_mutex_lock(&worker->mutex);
+    if (worker->fd >= 0 && worker->out_used < SESSION_RESERVE) {
+        inspan_status_t status = local_encode_note(text, worker->frame, sizeof worker->frame, &n);
+        session_send(worker, status, n);
+    }
+    pthread_mutex_unlock(&worker->mutex);
+}
+
 void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const char *text)
 {
     pthread_mutex_lock(&worker->mutex);

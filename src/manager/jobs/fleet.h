@@ -88,6 +88,8 @@ inspan_status_t fleet_register(fleet_t *fleet, const Inspan__V1__Register *messa
 /* After the reply was sent: orders that the agent missed. */
 void fleet_catch_up(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Register *message, ns_t now);
 void fleet_heartbeat(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Heartbeat *message, ns_t now);
+/* A worker's line for those who watch the job. */
+void fleet_note(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Note *message, ns_t now);
 void fleet_report(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__WorkerReport *message, ns_t now);
 void fleet_broke(fleet_t *fleet, fleet_node_t *node, ns_t now); /* the stream ended without good-bye */
 void fleet_left(fleet_t *fleet, fleet_node_t *node, ns_t now);

@@ -108,6 +108,9 @@ void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *
     case INSPAN__V1__AGENT_UP__KIND_WORKER:
         fleet_report(service->fleet, session->node, up->worker, os_now());
         break;
+    case INSPAN__V1__AGENT_UP__KIND_NOTE:
+        fleet_note(service->fleet, session->node, up->note, os_now());
+        break;
     case INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE: /* once a stream: a new address comes on a new stream */
         end(session, INSPAN_INVALID, "registered already on this stream");
         break;

@@ -1,6 +1,7 @@
 #include "platform/wire/local.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -258,6 +259,16 @@ inspan_status_t local_encode_state(bool full, uint8_t *bytes, size_t size, size_
     writer_t w;
     frame_begin(&w, bytes, size, LOCAL_STATE);
     put_uint(&w, full, 1);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_note(const char *text, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    char cut[LOCAL_NOTE_MAX];
+    snprintf(cut, sizeof cut, "%s", text);
+    frame_begin(&w, bytes, size, LOCAL_NOTE);
+    put_string(&w, cut, sizeof cut);
     return frame_end(&w, used);
 }
 
@@ -523,6 +534,13 @@ inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full)
 {
     reader_t r = {.bytes = body, .n = n};
     *full = get_bool(&r);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_note(const uint8_t *body, size_t n, char text[LOCAL_NOTE_MAX])
+{
+    reader_t r = {.bytes = body, .n = n};
+    get_string(&r, text, LOCAL_NOTE_MAX);
     return finish(&r);
 }
 

@@ -25,6 +25,7 @@
 #define LOCAL_KEY_BYTES 32
 #define LOCAL_PATH_MAX  256 /* with its terminator */
 #define LOCAL_SHARES    1024
+#define LOCAL_NOTE_MAX  512 /* with its terminator */
 
 typedef enum local_frame_type {
     LOCAL_HELLO = 1, /* worker -> agent: version, pid, own incarnation                                      */
@@ -45,6 +46,7 @@ typedef enum local_frame_type {
     LOCAL_REGISTERED, /* agent -> worker: what became of it                                                */
     LOCAL_LEDGER, /* worker -> agent: a span of the ledger; one with the same first step replaces it     */
     LOCAL_STATE,  /* worker -> agent: has all weights and optimiser state, or not                       */
+    LOCAL_NOTE,   /* worker -> agent: a line for those who watch the job                                */
     LOCAL_TYPES   /* one more than the last */
 } local_frame_type_t;
 
@@ -125,6 +127,7 @@ inspan_status_t local_encode_registered(const local_registered_t *registered, ui
                                         size_t *used);
 inspan_status_t local_encode_ledger(const local_ledger_t *ledger, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_state(bool full, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_note(const char *text, uint8_t *bytes, size_t size, size_t *used); /* cut */
 inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size,
                                   size_t *used);
 inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
@@ -148,6 +151,7 @@ inspan_status_t local_decode_saved(const uint8_t *body, size_t n, local_saved_t 
 inspan_status_t local_decode_registered(const uint8_t *body, size_t n, local_registered_t *registered);
 inspan_status_t local_decode_ledger(const uint8_t *body, size_t n, local_ledger_t *ledger);
 inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full);
+inspan_status_t local_decode_note(const uint8_t *body, size_t n, char text[LOCAL_NOTE_MAX]);
 inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress_t *progress);
 inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end);
 

@@ -183,6 +183,16 @@ static void test_ready_state_and_blame(void **state)
     assert_int_equal(local_decode_state(body, n, &full), INSPAN_OK);
     assert_true(full);
     REFUSES_OTHER_LENGTHS(local_decode_state, body, n, &full);
+    char long_note[LOCAL_NOTE_MAX + 50], note[LOCAL_NOTE_MAX];
+    memset(long_note, 'x', sizeof long_note);
+    long_note[sizeof long_note - 1] = '\0';
+    assert_int_equal(local_encode_note(long_note, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_NOTE, &n);
+    assert_int_equal(local_decode_note(body, n, note), INSPAN_OK);
+    assert_int_equal(strlen(note), LOCAL_NOTE_MAX - 1);
+    REFUSES_OTHER_LENGTHS(local_decode_note, body, n, note);
+    assert_int_equal(local_encode_state(true, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_STATE, &n);
     frame[8] = 2; /* neither yes nor no */
     assert_int_equal(local_decode_state(body, n, &full), INSPAN_CORRUPT);
 
@@ -320,6 +330,8 @@ static void decode_any(const uint8_t *body, size_t n)
     local_registered_t registered;
     local_decode_ready(copy, n, &view_number);
     local_decode_state(copy, n, &full);
+    char note[LOCAL_NOTE_MAX];
+    local_decode_note(copy, n, note);
     local_decode_blame(copy, n, &blame);
     local_decode_saved(copy, n, &saved);
     local_decode_registered(copy, n, &registered);
