@@ -39,7 +39,6 @@ static void promise_chunks(elastic_t *e, const uint8_t *plan)
 void elastic_open_step(elastic_t *e, const uint8_t *plan)
 {
     e->granted = EMPTY_SET;
-    memset(e->grantee, 0, sizeof e->grantee);
     if (e->step == elastic_end(e)) {
         e->phase = ELASTIC_DONE;
         if (!e->ended) elastic_do(e, ELASTIC_DO_END, 0, 0);

@@ -568,6 +568,23 @@ static void stragglers_end_with_the_others(void **state)
     rig_close(rig);
 }
 
+/* A listener that is left alone after the last commit has nothing to be stuck with; and light steps copy no
+ * chunks. */
+static void a_listener_alone_at_the_end_is_done(void **state)
+{
+    (void)state;
+    rig_t *rig = rig_first(1, 2, 4, 0);
+    rig_join(rig, 1, true);
+    rig_view(rig, false, NUMBERS(0, 1));
+    rig_run_to(rig, 2);
+    assert_int_equal(elastic_role(rig_member(rig, 1)), ELASTIC_LISTENER);
+    assert_int_equal(rig_count(rig, 1, ELASTIC_DO_TAKE_CHUNK), 0);
+    rig_view(rig, false, NUMBERS(1));
+    assert_int_equal(rig_count(rig, 1, ELASTIC_DO_STUCK), 0);
+    assert_int_equal(elastic_phase(rig_member(rig, 1)), ELASTIC_DONE);
+    rig_close(rig);
+}
+
 /* ---- sizes ---- */
 
 static void the_largest_view_reconciles_and_commits(void **state)
@@ -660,6 +677,7 @@ int main(void)
         cmocka_unit_test(a_reconcile_makes_nobody_full),
         cmocka_unit_test(a_listener_can_lead),
         cmocka_unit_test(stragglers_end_with_the_others),
+        cmocka_unit_test(a_listener_alone_at_the_end_is_done),
         cmocka_unit_test(the_largest_view_reconciles_and_commits),
         cmocka_unit_test(samples_of_leases_cover_the_batch_once),
         cmocka_unit_test(settings_out_of_range_are_refused),

@@ -239,6 +239,8 @@ static void do_commit(proc_t *p, const elastic_action_t *action)
         world->committed[s][b] = true;
         world->first[s][b] = p->held[b];
     }
+    if (!(expected.words[0] & ((1u << world->config.leases) - 1)))
+        violated(world, "I2: step %" PRIu64 " is committed without any lease", action->step);
     for (uint32_t l = 0; l < world->config.leases; l++) world->result->dropped += !elastic_has(&expected, l);
     for (uint32_t c = 0; c + 1 < buckets; c++) {
         if (!world->weights_known[s]) abort();
