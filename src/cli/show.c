@@ -101,6 +101,7 @@ json_t *show_nodes_json(const Inspan__V1__NodeList *list)
         json_append(nodes, node);
     }
     json_set(root, "nodes", nodes);
+    if (list->notice[0] != '\0') json_set_string(root, "notice", list->notice);
     return root;
 }
 
@@ -129,6 +130,7 @@ void show_nodes(FILE *out, const Inspan__V1__NodeList *list)
         table_add(table, "%s ago", units_format_duration(at->last_heartbeat_ns_ago, text, sizeof text));
         table_add(table, "%s", text_or_dash(has->cpu_model));
     }
+    if (list->notice[0] != '\0') fprintf(out, "%s\n\n", list->notice);
     if (table != NULL) table_print(table, out);
     table_close(table);
     if (list->n_nodes == 0)

@@ -1,5 +1,6 @@
 #include "core/control/job.h"
 #include "core/control/liveness.h"
+#include "core/control/rest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,6 +85,37 @@ static void a_stall_of_our_own_is_forgiven(void **state)
     liveness_forgive(&node, 4 * S, 12 * S); /* its message waited while we stood still */
     assert_false(liveness_check(&node, 17 * S - 1, 5 * S));
     assert_true(liveness_check(&node, 17 * S, 5 * S));
+}
+
+/* ---- Rest ---- */
+
+static void a_flapping_node_is_rested_longer_and_longer(void **state)
+{
+    (void)state;
+    rest_t rest = {0};
+    ns_t wall = 1000000 * S;
+    static const int pauses[] = {1, 2, 4, 8, 16, 32, 60, 60};
+    for (int i = 0; i < 8; i++) { /* seldom enough to stay out of quarantine */
+        assert_true(rest_usable(&rest, wall));
+        rest_lost(&rest, wall);
+        assert_int_equal(rest_left(&rest, wall), pauses[i] * S);
+        assert_false(rest_usable(&rest, wall));
+        wall += 200 * S;
+    }
+    assert_int_equal(rest_losses(&rest, wall), 2);
+    wall += 600 * S;
+    rest_lost(&rest, wall); /* it was well for long enough */
+    assert_int_equal(rest_left(&rest, wall), S);
+    assert_int_equal(rest_left(&rest, wall - 3600 * S), 0); /* the clock was set back: not for an hour more */
+    for (int i = 0; i < 4; i++) {
+        assert_false(rest.quarantined);
+        rest_lost(&rest, wall += S);
+    }
+    assert_true(rest.quarantined);
+    assert_false(rest_usable(&rest, wall + 3600 * S));
+    rest_end(&rest);
+    assert_true(rest_usable(&rest, wall));
+    assert_int_equal(rest_losses(&rest, wall), 0);
 }
 
 /* ---- Jobs: a harness that carries out actions into counters ---- */
@@ -605,6 +637,7 @@ int main(void)
         cmocka_unit_test(a_broken_stream_may_come_back),
         cmocka_unit_test(a_restarted_manager_gives_twice_the_time),
         cmocka_unit_test(a_stall_of_our_own_is_forgiven),
+        cmocka_unit_test(a_flapping_node_is_rested_longer_and_longer),
         cmocka_unit_test(a_job_runs_through),
         cmocka_unit_test(the_root_settles_at_once),
         cmocka_unit_test(a_blame_waits_for_its_root),

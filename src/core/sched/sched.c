@@ -13,7 +13,9 @@ typedef enum fit {
     FIT_MEMORY,
     FIT_CORES,
     FIT_GPU,
+    FIT_OLD,
     FIT_AWAY,
+    FIT_RESTING,
     FIT_BUSY,
     FIT_HELD,
     FIT_SHARED,
@@ -82,19 +84,21 @@ static fit_t fit_now(const sched_job_t *job, const sched_node_t *node, bool held
 {
     fit_t fit = fit_of_machine(job, node);
     if (fit != FIT_YES) return fit;
+    if (job->grows && !node->elastic) return FIT_OLD;
     if (!node->ready) return FIT_AWAY;
+    if (node->resting != NULL) return FIT_RESTING;
     if (node->busy) return FIT_BUSY;
     return held ? FIT_HELD : FIT_YES;
 }
 
 static uint32_t wanted_at_least(const sched_job_t *job)
 {
-    return job->n_pinned > 0 ? job->n_pinned : job->min_nodes;
+    return job->n_pinned > 0 && !job->grows ? job->n_pinned : job->min_nodes;
 }
 
 static uint32_t wanted_at_most(const sched_job_t *job)
 {
-    if (job->n_pinned > 0) return job->n_pinned;
+    if (job->n_pinned > 0 && !job->grows) return job->n_pinned;
     return job->max_nodes < SCHED_WORLD_MAX ? job->max_nodes : SCHED_WORLD_MAX;
 }
 
@@ -265,6 +269,7 @@ static void explain_nodes(const sched_state_t *state, const fit_t *fits, char *w
     static const char *const reasons[] = {
         [FIT_CORES] = "has too few cores",
         [FIT_GPU] = "has no GPU",
+        [FIT_OLD] = "has an older Inspan",
         [FIT_AWAY] = "is away",
         [FIT_BUSY] = "is busy",
         [FIT_HELD] = "is kept for an earlier job",
@@ -283,7 +288,8 @@ static void explain_nodes(const sched_state_t *state, const fit_t *fits, char *w
             used += snprintf(why + used, left, "%s%s shares the %s of its machine", opening, name,
                              units_format_size(state->total[state->machine[i]], text, sizeof text));
         else
-            used += snprintf(why + used, left, "%s%s %s", opening, name, reasons[fits[i]]);
+            used += snprintf(why + used, left, "%s%s %s", opening, name,
+                             fits[i] == FIT_RESTING ? state->nodes[i].resting : reasons[fits[i]]);
         opening = ", ";
         told++;
     }
@@ -316,6 +322,27 @@ static const sched_node_t *worth_waiting_for(const sched_state_t *state, const s
     return NULL;
 }
 
+/* Both are found by the other, or share the machine. */
+static bool reach_each_other(const sched_node_t *a, const sched_node_t *b)
+{
+    return (!a->local_only && !b->local_only) || same_machine(a, b);
+}
+
+static uint32_t keep_reachable_by_members(const sched_state_t *state, const sched_job_t *job,
+                                          candidate_t *candidates, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool keep = true;
+        for (uint32_t m = 0; m < job->n_members; m++)
+            keep = keep && reach_each_other(candidates[i].node, &state->nodes[job->members[m]]);
+        for (uint32_t k = 0; k < kept; k++)
+            keep = keep && reach_each_other(candidates[i].node, candidates[k].node);
+        if (keep) candidates[kept++] = candidates[i];
+    }
+    return kept;
+}
+
 static void place(const sched_state_t *state, const sched_job_t *job, sched_placement_t *placement)
 {
     candidate_t candidates[SCHED_NODES_MAX];
@@ -327,7 +354,9 @@ static void place(const sched_state_t *state, const sched_job_t *job, sched_plac
     }
     if (n > 1) qsort(candidates, n, sizeof candidates[0], stronger_first);
     n = keep_within_memory(state, job, candidates, n, fits);
-    uint32_t reachable = wanted_at_most(job) > 1 ? keep_reachable(candidates, n) : n;
+    uint32_t reachable = job->grows                ? keep_reachable_by_members(state, job, candidates, n)
+                         : wanted_at_most(job) > 1 ? keep_reachable(candidates, n)
+                                                   : n;
     uint32_t wanted = wanted_at_least(job);
     placement->starts = reachable >= wanted && wanted > 0;
     placement->n_nodes = 0;
@@ -337,7 +366,7 @@ static void place(const sched_state_t *state, const sched_job_t *job, sched_plac
         return;
     }
     const sched_node_t *next = worth_waiting_for(state, job);
-    if (reachable < wanted_at_most(job) && next != NULL) {
+    if (!job->grows && reachable < wanted_at_most(job) && next != NULL) {
         placement->starts = false;
         snprintf(placement->why, sizeof placement->why, "waits for node %s, whose last job is just ending",
                  next->name);
@@ -379,7 +408,7 @@ void sched_round(const sched_job_t *jobs, uint32_t n_jobs, const sched_node_t *n
         place(&state, &jobs[j], &placements[j]);
         if (placements[j].starts)
             take(&state, &jobs[j], &placements[j]);
-        else if (waits_for_busy_nodes_only(&state, &jobs[j]))
+        else if (!jobs[j].grows && waits_for_busy_nodes_only(&state, &jobs[j]))
             for (uint32_t i = 0; i < state.n; i++)
                 if (fit_of_machine(&jobs[j], &nodes[i]) == FIT_YES) state.held[i] = true;
     }

@@ -15,6 +15,9 @@
  * all of it. A machine has what the largest offer of its nodes says; agents in containers with limits of
  * their own on one machine are therefore counted as if they shared the largest limit.
  *
+ * A job that runs already and would take more nodes (grows) gets what the queue leaves: it comes after all
+ * that wait, holds nothing back, and takes only nodes that its members can reach.
+ *
  * Reach: a node whose only addresses are loopback ones can work only with nodes on its own machine.
  *
  * Arrays are the caller's and borrowed for the call. No call blocks or keeps anything.
@@ -40,10 +43,12 @@ typedef struct sched_node {
     uint64_t used_bytes;   /* of it by the job that runs here; 0: none */
     double cores;          /* usable ones */
     uint32_t gpus;
-    bool ready;      /* its agent is attached */
-    bool busy;       /* a job runs on it, or its processes are not gone yet */
-    bool leaving;    /* busy only with the end of its last job: free within seconds */
-    bool local_only; /* has loopback addresses only */
+    bool ready;          /* its agent is attached */
+    bool busy;           /* a job runs on it, or its processes are not gone yet */
+    bool leaving;        /* busy only with the end of its last job: free within seconds */
+    bool local_only;     /* has loopback addresses only */
+    bool elastic;        /* its agent can take part in a job whose members change */
+    const char *resting; /* not used for a while: why, "cools down"; NULL: it is */
 } sched_node_t;
 
 typedef struct sched_job {
@@ -55,6 +60,9 @@ typedef struct sched_job {
     uint32_t min_nodes, max_nodes;
     const char *const *pinned; /* names; n_pinned 0: any */
     uint32_t n_pinned;
+    bool grows;              /* runs, and takes from min_nodes to max_nodes more */
+    const uint32_t *members; /* grows: indices of the nodes it has */
+    uint32_t n_members;
 } sched_job_t;
 
 typedef struct sched_placement {
@@ -73,7 +81,8 @@ typedef struct sched_placement {
 inspan_status_t sched_admit(const sched_job_t *job, const sched_node_t *nodes, uint32_t n_nodes,
                             inspan_error_t *err);
 
-/* One round over the whole queue, oldest first: fills placements[n_jobs]. n_nodes at most SCHED_NODES_MAX. */
+/* One round over the whole queue, oldest first, jobs that grow at its end: fills placements[n_jobs]. n_nodes
+ * at most SCHED_NODES_MAX. */
 void sched_round(const sched_job_t *jobs, uint32_t n_jobs, const sched_node_t *nodes, uint32_t n_nodes,
                  sched_placement_t *placements);
 

@@ -314,6 +314,66 @@ static void rounds_keep_their_promises(void **state)
     }
 }
 
+static void a_running_job_grows_after_those_that_wait(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", 8 * GB, 4), node("b", 8 * GB, 4), node("c", 8 * GB, 4)};
+    static const uint32_t members[] = {0};
+    sched_job_t jobs[] = {job(1, 1, 1, GB), job(2, 1, 2, GB)};
+    sched_placement_t placements[2];
+    nodes[0].busy = true;
+    for (int i = 0; i < 3; i++) nodes[i].elastic = true;
+    jobs[1].grows = true;
+    jobs[1].members = members;
+    jobs[1].n_members = 1;
+    sched_round(jobs, 2, nodes, 3, placements);
+    assert_true(placements[0].starts);
+    assert_string_equal(nodes[placements[0].nodes[0]].name, "b");
+    assert_true(placements[1].starts);
+    assert_int_equal(placements[1].n_nodes, 1);
+    assert_string_equal(nodes[placements[1].nodes[0]].name, "c");
+
+    nodes[2].elastic = false; /* its agent would not know what to do */
+    sched_round(&jobs[1], 1, nodes, 3, placements);
+    assert_int_equal(placements[0].n_nodes, 1);
+    assert_string_equal(nodes[placements[0].nodes[0]].name, "b");
+    nodes[1].local_only = true; /* not reached by the member on another machine */
+    sched_round(&jobs[1], 1, nodes, 3, placements);
+    assert_false(placements[0].starts);
+    nodes[1].machine = "a";
+    sched_round(&jobs[1], 1, nodes, 3, placements);
+    assert_true(placements[0].starts);
+
+    jobs[0].min_nodes = jobs[0].max_nodes = 2; /* waits for a busy node: what it could use is kept for it */
+    nodes[2].ready = false;
+    sched_round(jobs, 2, nodes, 3, placements);
+    assert_false(placements[0].starts);
+    assert_false(placements[1].starts);
+    static const char *const pinned[] = {"a", "c"}; /* it grows onto these only */
+    jobs[1].pinned = pinned;
+    jobs[1].n_pinned = 2;
+    sched_round(&jobs[1], 1, nodes, 3, placements);
+    assert_false(placements[0].starts);
+    nodes[2].ready = nodes[2].elastic = true;
+    sched_round(&jobs[1], 1, nodes, 3, placements);
+    assert_string_equal(nodes[placements[0].nodes[0]].name, "c");
+    assert_int_equal(placements[0].n_nodes, 1);
+}
+
+static void nodes_that_rest_are_not_used(void **state)
+{
+    (void)state;
+    sched_node_t nodes[] = {node("a", 8 * GB, 4), node("b", 8 * GB, 4)};
+    nodes[0].resting = "cools down";
+    nodes[1].resting = "is drained";
+    sched_job_t one = job(1, 1, 1, GB);
+    sched_placement_t placement;
+    sched_round(&one, 1, nodes, 2, &placement);
+    assert_false(placement.starts);
+    assert_string_equal(placement.why,
+                        "needs 1 node with 1.0 GB each: 0 are ready (a cools down, b is drained)");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +388,8 @@ int main(void)
         cmocka_unit_test(memory_is_counted_by_machine),
         cmocka_unit_test(memory_in_use_is_not_given_away),
         cmocka_unit_test(rounds_keep_their_promises),
+        cmocka_unit_test(a_running_job_grows_after_those_that_wait),
+        cmocka_unit_test(nodes_that_rest_are_not_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

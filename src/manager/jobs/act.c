@@ -1,6 +1,7 @@
 /* Carries out what the controller of a job decided: stores, sends, tells. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -72,7 +73,9 @@ inspan_status_t fleet_store_job(fleet_t *fleet, fleet_job_t *job, inspan_error_t
                           .started_wall = job->started_wall,
                           .ended_wall = job->ended_wall,
                           .request = {request.data, request.bytes},
-                          .failure = {packed.data, packed.bytes}};
+                          .failure = {packed.data, packed.bytes},
+                          .elastic = job->control.elastic,
+                          .workers_lost = job->control.workers_lost};
     inspan_status_t status = rows.good ? registry_put_job(fleet->registry, &row, rows.rows, rows.n, err)
                                        : error_set(err, INSPAN_NO_MEMORY, "out of memory");
     if (status == INSPAN_OK) job->control.id = row.id;
@@ -124,7 +127,8 @@ static void fill_view(const fleet_job_t *job, view_message_t *message)
 
 static inspan_status_t store_view(fleet_t *fleet, fleet_job_t *job, inspan_error_t *err)
 {
-    if (os_random(job->key, sizeof job->key) != INSPAN_OK)
+    uint8_t key[FLEET_KEY_BYTES]; /* the old one stays good until the new view is stored */
+    if (os_random(key, sizeof key) != INSPAN_OK)
         return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes for the job's key");
     view_message_t *message = malloc(sizeof *message);
     if (message == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
@@ -133,11 +137,12 @@ static inspan_status_t store_view(fleet_t *fleet, fleet_job_t *job, inspan_error
     rank_rows_t rows = rows_of(job);
     registry_view_t row = {.job = job->control.id,
                            .view = job->control.view,
-                           .key = {job->key, sizeof job->key},
+                           .key = {key, sizeof key},
                            .members = {packed.data, packed.bytes}};
     inspan_status_t status = rows.good && packed.data != NULL
                                  ? registry_put_view(fleet->registry, &row, rows.rows, rows.n, err)
                                  : error_set(err, INSPAN_NO_MEMORY, "out of memory");
+    if (status == INSPAN_OK) memcpy(job->key, key, sizeof key);
     free_rows(&rows);
     free(packed.data);
     free(message);
@@ -155,6 +160,7 @@ static void send_to_rank(fleet_t *fleet, fleet_job_t *job, uint32_t r, const Ins
 
 static void send_start(fleet_t *fleet, fleet_job_t *job, uint32_t r)
 {
+    const control_job_t *control = &job->control;
     Inspan__V1__StartWorker start = INSPAN__V1__START_WORKER__INIT;
     Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
     start.job_id = job->control.id;
@@ -164,6 +170,9 @@ static void send_start(fleet_t *fleet, fleet_job_t *job, uint32_t r)
     start.data = job->request->data;
     start.failure_timeout_ns = job->request->failure_timeout_ns;
     start.memory_bytes = job->request->memory_bytes;
+    start.newcomer = control->elastic && control->members.n > 0 && !control_job_member(control, r);
+    start.resume = job->n_checkpoints > 0 ? job->checkpoints[job->n_checkpoints - 1] : job->request->resume;
+    if (start.newcomer) start.resume = NULL;
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_START;
     down.start = &start;
     send_to_rank(fleet, job, r, &down);
@@ -326,7 +335,7 @@ static bool act_once(fleet_t *fleet, fleet_job_t *job, const control_action_t *a
     case CONTROL_MEMBER_LOST: send_lost(fleet, job, action->rank); break;
     case CONTROL_STOP_WORKER: send_stop(fleet, job, action->rank, action->kill, false); break;
     case CONTROL_ASK_TO_LEAVE: send_stop(fleet, job, action->rank, false, true); break;
-    case CONTROL_LOST_WORKER: break;
+    case CONTROL_LOST_WORKER: fleet_worker_lost(fleet, job, action->rank); break;
     case CONTROL_TELL: tell(fleet, job); break;
     case CONTROL_CHANGED: changed(fleet, job); break;
     case CONTROL_ENDED: ended(fleet, job); break;
@@ -337,6 +346,7 @@ static bool act_once(fleet_t *fleet, fleet_job_t *job, const control_action_t *a
 void fleet_act(fleet_t *fleet, fleet_job_t *job, ns_t now)
 {
     control_job_t *control = &job->control;
+    bool moved = control->actions.n > 0;
     while (control->actions.n > 0) {
         bool whole = true;
         for (size_t i = 0; i < control->actions.n && whole; i++) {
@@ -346,5 +356,5 @@ void fleet_act(fleet_t *fleet, fleet_job_t *job, ns_t now)
         if (whole) control_job_acted(control);
     }
     /* a process that is gone frees its node */
-    if (control_job_over(control)) fleet->look_at_queue = true;
+    if (control_job_over(control) || (control->elastic && moved)) fleet->look_at_queue = true;
 }

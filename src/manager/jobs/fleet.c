@@ -13,6 +13,7 @@
 
 #define STALL_NS       NS_PER_S /* a tick this late means that we stood still ourselves */
 #define HEARTBEATS_MIN (CLUSTER_FAILURE_TIMEOUT_NS / 2)
+#define LOOK_FOR_NODES (500 * NS_PER_MS)
 #define WAL_ALARM      (64u << 20)
 
 inspan_status_t fleet_open(registry_t *registry, const fleet_ports_t *ports, ns_t now, fleet_t **out,
@@ -137,6 +138,13 @@ void fleet_tick(fleet_t *fleet, ns_t now)
         if (control_job_quiet(&job->control)) continue;
         control_job_tick(&job->control, now);
         fleet_act(fleet, job, now);
+    }
+    if (now >= fleet->grow_at) {
+        fleet->grow_at = now + LOOK_FOR_NODES; /* a cool-down may have ended */
+        for (size_t i = 0; i < fleet->jobs.n && !fleet->look_at_queue; i++)
+            fleet->look_at_queue = control_job_wants(&fleet->jobs.items[i]->control) > 0;
+        for (size_t i = 0; i < fleet->nodes.n && !fleet->look_at_queue; i++)
+            fleet->look_at_queue = fleet->nodes.items[i]->rest.until != 0;
     }
     if (fleet->look_at_queue) fleet_schedule(fleet, now);
     if (fleet->jobs.n > FLEET_JOBS_KEPT) forget_old_jobs(fleet);

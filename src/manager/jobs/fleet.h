@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "core/control/job.h"
 #include "core/control/liveness.h"
+#include "core/control/rest.h"
 #include "inspan/v1/inspan.pb-c.h"
 #include "manager/registry/registry.h"
 
@@ -30,6 +31,10 @@
 #define FLEET_REPORT_MAX  (128 << 10)
 #define FLEET_FAILURE_MAX (2 << 10)
 #define FLEET_KEY_BYTES   32
+#define FLEET_CHECKPOINTS 3    /* kept of a job that does not say how many */
+#define FLEET_SPANS_MAX   256  /* of the ledger, in one message */
+#define FLEET_SHARES_MAX  1024 /* of one span */
+#define FLEET_ELASTIC     1    /* minor version from which agents take part in elastic jobs */
 
 typedef struct fleet fleet_t;
 
@@ -41,6 +46,7 @@ typedef struct fleet_node {
     uint64_t incarnation; /* of the agent process */
     ns_t registered_wall;
     double load, skew_s;
+    rest_t rest;   /* in wall time */
     void *session; /* the stream of its agent, the service's; NULL: none */
 } fleet_node_t;
 
@@ -48,7 +54,10 @@ typedef struct fleet_job {
     control_job_t control;
     Inspan__V1__SubmitRequest *request;
     Inspan__V1__WorkerReport **reports; /* (world) the last of each rank; NULL: none yet */
-    char why[CONTROL_REASON_MAX];       /* why it waits */
+    Inspan__V1__Artifact **checkpoints; /* registered and kept, oldest first */
+    uint32_t n_checkpoints;
+    Inspan__V1__Artifact *result; /* registered; NULL: none */
+    char why[CONTROL_REASON_MAX]; /* why it waits */
     ns_t submitted_wall, started_wall, ended_wall;
     bool unsaved; /* its last state is not in the registry yet: tried again each second */
     ns_t save_at;
@@ -93,6 +102,17 @@ void fleet_note(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Note *mess
 void fleet_report(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__WorkerReport *message, ns_t now);
 void fleet_broke(fleet_t *fleet, fleet_node_t *node, ns_t now); /* the stream ended without good-bye */
 void fleet_left(fleet_t *fleet, fleet_node_t *node, ns_t now);
+
+/* A checkpoint or a result to be registered. The answer's strings are err's. OK: it is in the registry. */
+void fleet_artifact(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Artifact *message, ns_t now,
+                    Inspan__V1__ArtifactAnswer *answer, inspan_error_t *err);
+void fleet_ledger(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__LedgerSpans *message, ns_t now);
+
+/* By name or id: its workers hand over and leave, it gets no more work; or it may be used again. NOT_FOUND,
+ * IO: nothing has changed. */
+inspan_status_t fleet_drain(fleet_t *fleet, const char *name, ns_t now, fleet_node_t **node,
+                            inspan_error_t *err);
+inspan_status_t fleet_unban(fleet_t *fleet, const char *name, fleet_node_t **node, inspan_error_t *err);
 
 uint32_t fleet_n_nodes(const fleet_t *fleet);
 fleet_node_t *fleet_node_at(const fleet_t *fleet, uint32_t index);

@@ -10,7 +10,7 @@ struct fleet {
     fleet_ports_t ports;
     vec_of(fleet_node_t *) nodes;
     vec_of(fleet_job_t *) jobs;
-    ns_t last_tick, last_wal_check;
+    ns_t last_tick, last_wal_check, grow_at;
     bool look_at_queue;
 };
 
@@ -23,6 +23,12 @@ fleet_job_t *fleet_job_new(uint64_t id, const Inspan__V1__SubmitRequest *request
 inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err);
 /* Every job that has a rank on the node hears of its end. */
 void fleet_node_gone(fleet_t *fleet, fleet_node_t *node, const char *text, ns_t now);
+/* A worker of this job was lost on its node by the node's doing: it cools down. */
+void fleet_worker_lost(fleet_t *fleet, const fleet_job_t *job, uint32_t rank);
+/* Members may change from now on, within what the request says. */
+void fleet_make_elastic(fleet_job_t *job);
+inspan_status_t fleet_load_artifacts(fleet_t *fleet, fleet_job_t *job, inspan_error_t *err);
+void fleet_free_artifacts(fleet_job_t *job);
 /* false: it could not be stored; the log says why. */
 bool fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state);
 

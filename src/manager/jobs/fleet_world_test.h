@@ -18,6 +18,10 @@ typedef struct fleet_world {
     ns_t now;
     uint32_t starts, views, losts, stops, kills, drops, ends;
     char last_end[CONTROL_REASON_MAX + 32];
+    uint32_t leaves, newcomers, members; /* members: of the last view sent */
+    bool first, files;                   /* first: so was that view; files: the store has every file */
+    uint64_t resume;                     /* step of the checkpoint of the last start; 0: none */
+    char news[CONTROL_REASON_MAX + 32];
 } fleet_world_t;
 
 extern fleet_world_t world;

@@ -28,6 +28,15 @@ static bool take_order(void *context, fleet_node_t *node, const Inspan__V1__Agen
     if (message->kind_case == INSPAN__V1__AGENT_DOWN__KIND_STOP) {
         world.stops++;
         world.kills += message->stop->kill;
+        world.leaves += message->stop->leave;
+    }
+    if (message->kind_case == INSPAN__V1__AGENT_DOWN__KIND_START) {
+        world.newcomers += message->start->newcomer;
+        world.resume = message->start->resume != NULL ? message->start->resume->step : 0;
+    }
+    if (message->kind_case == INSPAN__V1__AGENT_DOWN__KIND_VIEW) {
+        world.members = (uint32_t)message->view->n_members;
+        world.first = message->view->first;
     }
     return true;
 }
@@ -41,6 +50,7 @@ static void take_drop(void *context, void *session, inspan_status_t status, cons
 static void take_news(void *context, fleet_job_t *job, const char *text, bool ended)
 {
     (void)context, (void)job;
+    if (text != NULL) snprintf(world.news, sizeof world.news, "%s", text);
     if (!ended) return;
     world.ends++;
     snprintf(world.last_end, sizeof world.last_end, "%s", text != NULL ? text : "");
@@ -49,7 +59,7 @@ static void take_news(void *context, fleet_job_t *job, const char *text, bool en
 static bool have_no_file(void *context, const char *hash, uint64_t bytes)
 {
     (void)context, (void)hash, (void)bytes;
-    return false;
+    return world.files;
 }
 
 static void open_world(void)

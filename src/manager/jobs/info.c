@@ -60,10 +60,21 @@ static void fill_results(const fleet_job_t *job, size_t most, fleet_info_t *info
     info->message.results = info->results;
 }
 
+/* The lowest of those that work on it now, or did last. */
+static uint32_t lead_of(const fleet_job_t *job)
+{
+    const control_job_t *control = &job->control;
+    for (uint32_t i = 0; i < control->members.n && control->elastic; i++) {
+        uint32_t r = control->members.members[i];
+        if (job->reports[r] != NULL && control->ranks[r].state != CONTROL_RANK_FAILED) return r;
+    }
+    return 0;
+}
+
 fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
 {
     const control_job_t *control = &job->control;
-    size_t world = control->world, n_results = whole ? count_results(job) : 0;
+    size_t world = control->world, n_results = whole && job->result == NULL ? count_results(job) : 0;
     fleet_info_t *info = calloc(1, sizeof *info);
     if (info == NULL) return NULL;
     info->ranks = calloc(world + 1, sizeof *info->ranks);
@@ -90,15 +101,24 @@ fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
         fill_rank(job, r, whole ? &summaries : NULL, &info->ranks[r]);
         info->pointers[r] = &info->ranks[r];
     }
-    if (world > 0) message->progress = info->ranks[0].progress;
+    uint32_t lead = lead_of(job);
+    message->workers_lost = control->workers_lost;
+    if (world > 0) message->progress = info->ranks[lead].progress;
     if (control->has_cause) {
         convert_failure(&control->cause, &info->failure);
         message->failure = &info->failure;
     }
     if (!whole) return info;
     message->config = job->request->config;
-    if (world > 0) message->summary_json = info->ranks[0].summary_json;
+    for (uint32_t r = lead; r < world && message->summary_json[0] == '\0'; r++)
+        if (info->ranks[r].summary_json[0] != '\0') message->summary_json = info->ranks[r].summary_json;
     fill_results(job, n_results, info);
+    if (job->result != NULL) {
+        message->n_results = job->result->n_files;
+        message->results = job->result->files;
+    }
+    message->n_checkpoints = job->n_checkpoints;
+    message->checkpoints = job->checkpoints;
     return info;
 }
 

@@ -25,6 +25,13 @@ fleet_job_t *fleet_job(const fleet_t *fleet, uint64_t id)
     return NULL;
 }
 
+static bool artifact_names_file(const Inspan__V1__Artifact *artifact, const char *hash)
+{
+    for (size_t i = 0; artifact != NULL && i < artifact->n_files; i++)
+        if (strcmp(artifact->files[i]->hash, hash) == 0) return true;
+    return false;
+}
+
 static bool job_names_file(const fleet_job_t *job, const char *hash)
 {
     for (size_t i = 0; i < job->request->n_data; i++)
@@ -32,7 +39,9 @@ static bool job_names_file(const fleet_job_t *job, const char *hash)
     for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
         for (size_t i = 0; job->reports[r] != NULL && i < job->reports[r]->n_results; i++)
             if (strcmp(job->reports[r]->results[i]->hash, hash) == 0) return true;
-    return false;
+    for (uint32_t i = 0; i < job->n_checkpoints; i++)
+        if (artifact_names_file(job->checkpoints[i], hash)) return true;
+    return artifact_names_file(job->result, hash) || artifact_names_file(job->request->resume, hash);
 }
 
 bool fleet_names_file(const fleet_t *fleet, const char *hash)
@@ -80,6 +89,7 @@ void fleet_job_free(fleet_job_t *job)
 {
     if (job == NULL) return;
     free_reports(job);
+    fleet_free_artifacts(job);
     if (job->request != NULL) protobuf_c_message_free_unpacked(&job->request->base, NULL);
     control_job_close(&job->control);
     free(job);
@@ -123,6 +133,11 @@ static inspan_status_t check_texts(const Inspan__V1__SubmitRequest *request, ins
     }
     for (size_t i = 0; i < request->n_pinned && status == INSPAN_OK; i++)
         status = check_text("name of a node", request->pinned[i], 64, err);
+    for (size_t i = 0; request->resume != NULL && i < request->resume->n_files && status == INSPAN_OK; i++) {
+        status = check_text("name of a checkpoint's file", request->resume->files[i]->name, 255, err);
+        if (status == INSPAN_OK)
+            status = check_text("checkpoint file's hash", request->resume->files[i]->hash, 64, err);
+    }
     return status;
 }
 
@@ -141,6 +156,12 @@ static inspan_status_t check_data(const fleet_t *fleet, const Inspan__V1__Submit
         if (!fleet->ports.file_present(fleet->ports.context, file->hash, file->bytes))
             return error_set(err, INSPAN_NOT_FOUND, "the data file %.200s (%.64s) was not uploaded",
                              file->path, file->hash);
+    }
+    for (size_t i = 0; request->resume != NULL && i < request->resume->n_files; i++) {
+        const Inspan__V1__ResultFile *file = request->resume->files[i];
+        if (!fleet->ports.file_present(fleet->ports.context, file->hash, file->bytes))
+            return error_set(err, INSPAN_NOT_FOUND, "the checkpoint's file %.200s (%.64s) was not uploaded",
+                             file->name, file->hash);
     }
     return INSPAN_OK;
 }
@@ -164,6 +185,9 @@ static inspan_status_t check_request(const fleet_t *fleet, const Inspan__V1__Sub
     if (request->failure_timeout_ns < NS_PER_S || request->failure_timeout_ns > 3600 * NS_PER_S)
         return error_set(err, INSPAN_INVALID, "failure_timeout %.3f s: expected 1 s to 1 h",
                          ns_to_s(request->failure_timeout_ns));
+    if (request->resume != NULL && request->resume->n_files > FLEET_RESULTS_MAX)
+        return error_set(err, INSPAN_LIMIT, "a checkpoint of %zu files, at most %d", request->resume->n_files,
+                         FLEET_RESULTS_MAX);
     uint32_t waiting = 0;
     for (size_t i = 0; i < fleet->jobs.n; i++)
         waiting += fleet->jobs.items[i]->control.state == CONTROL_QUEUED;
@@ -184,12 +208,15 @@ static bool wishes_gpu(const char *config)
 
 static sched_job_t wish_of(uint64_t id, const Inspan__V1__SubmitRequest *request)
 {
+    bool elastic = !request->abort_on_loss && request->min_nodes <= CONTROL_ELASTIC_MAX;
     return (sched_job_t){.id = id,
                          .memory_bytes = request->memory_bytes,
                          .model_bytes = request->model_bytes,
                          .gpu = wishes_gpu(request->config),
                          .min_nodes = request->min_nodes,
-                         .max_nodes = request->max_nodes,
+                         .max_nodes = elastic && request->max_nodes > CONTROL_ELASTIC_MAX
+                                          ? CONTROL_ELASTIC_MAX
+                                          : request->max_nodes,
                          .pinned = (const char *const *)request->pinned,
                          .n_pinned = (uint32_t)request->n_pinned};
 }
@@ -202,7 +229,15 @@ static sched_node_t offer_of(const fleet_t *fleet, const fleet_node_t *node)
                           .machine = "",
                           .ready = node->life.state == LIVENESS_ATTACHED && node->session != NULL,
                           .busy = last != NULL,
-                          .local_only = !address_has_routable(node->address, inventory)};
+                          .local_only = !address_has_routable(node->address, inventory),
+                          .elastic = node->registration->protocol_minor >= FLEET_ELASTIC};
+    ns_t wall = os_wall_now();
+    if (node->rest.drained)
+        offer.resting = "is drained";
+    else if (node->rest.quarantined)
+        offer.resting = "is in quarantine";
+    else if (!rest_usable(&node->rest, wall))
+        offer.resting = "cools down";
     /* a process that nobody can end does not hold others up for ever */
     offer.leaving =
         last != NULL && control_job_over(&last->control) && os_now() - last->ended_at < LEAVING_NS;
@@ -291,6 +326,25 @@ static const char *address_for(const fleet_t *fleet, const sched_placement_t *pl
     return node->address; /* all of them loopback: the scheduler made sure that they share the machine */
 }
 
+void fleet_make_elastic(fleet_job_t *job)
+{
+    const Inspan__V1__SubmitRequest *request = job->request;
+    uint32_t pinned = (uint32_t)request->n_pinned; /* exactly these, as far as they are there */
+    control_job_elastic(&job->control,
+                        pinned > 0 && request->min_nodes > pinned ? pinned : request->min_nodes,
+                        pinned > 0 ? pinned : request->max_nodes);
+}
+
+/* It may lose members, and every agent knows how that goes. */
+static bool is_elastic(const fleet_t *fleet, const fleet_job_t *job, const sched_placement_t *placement)
+{
+    if (job->request->abort_on_loss || placement->n_nodes > CONTROL_ELASTIC_MAX) return false;
+    for (uint32_t r = 0; r < placement->n_nodes; r++)
+        if (fleet->nodes.items[placement->nodes[r]]->registration->protocol_minor < FLEET_ELASTIC)
+            return false;
+    return true;
+}
+
 static void start(fleet_t *fleet, fleet_job_t *job, const sched_placement_t *placement, ns_t now)
 {
     control_rank_t *ranks = calloc(placement->n_nodes, sizeof *ranks);
@@ -302,6 +356,7 @@ static void start(fleet_t *fleet, fleet_job_t *job, const sched_placement_t *pla
         snprintf(ranks[r].node_id, sizeof ranks[r].node_id, "%s", node->node_id);
         snprintf(ranks[r].address, sizeof ranks[r].address, "%s", address_for(fleet, placement, r));
     }
+    if (is_elastic(fleet, job, placement)) fleet_make_elastic(job);
     if (ranks == NULL || reports == NULL ||
         control_job_start(&job->control, ranks, placement->n_nodes, now) != INSPAN_OK) {
         free(reports);
@@ -316,42 +371,138 @@ static void start(fleet_t *fleet, fleet_job_t *job, const sched_placement_t *pla
     free(ranks);
 }
 
-void fleet_schedule(fleet_t *fleet, ns_t now)
+/* ---- Growing ---- */
+
+/* Members that were reached by loopback until now are reached from another machine, too. */
+static void widen_addresses(const fleet_t *fleet, fleet_job_t *job, const char *newcomer)
 {
-    fleet->look_at_queue = false;
-    vec_of(fleet_job_t *) queue = {0};
-    vec_of(sched_job_t) wishes = {0};
-    sched_node_t *offers = NULL;
-    sched_placement_t *placements = NULL;
+    if (address_is_loopback(newcomer)) return;
+    for (uint32_t r = 0; r < job->control.world; r++) {
+        control_rank_t *rank = &job->control.ranks[r];
+        const fleet_node_t *node = fleet_node_by_handle(fleet, rank->node);
+        if (rank->state >= CONTROL_RANK_LEFT || !address_is_loopback(rank->address) || node == NULL) continue;
+        const char *found = address_towards(node->registration->inventory, newcomer);
+        if (found != NULL) snprintf(rank->address, sizeof rank->address, "%s", found);
+    }
+}
+
+static const char *address_of_newcomer(const fleet_job_t *job, const fleet_node_t *node)
+{
+    if (!address_is_loopback(node->address)) return node->address;
+    for (uint32_t r = 0; r < job->control.world; r++) {
+        const control_rank_t *rank = &job->control.ranks[r];
+        if (rank->state >= CONTROL_RANK_LEFT || address_is_loopback(rank->address)) continue;
+        const char *found = address_towards(node->registration->inventory, rank->address);
+        return found != NULL ? found : node->address;
+    }
+    return node->address;
+}
+
+static void grow(fleet_t *fleet, fleet_job_t *job, const fleet_node_t *node, ns_t now)
+{
+    control_rank_t rank = {.node = node->handle};
+    snprintf(rank.node_name, sizeof rank.node_name, "%s", node->name);
+    snprintf(rank.node_id, sizeof rank.node_id, "%s", node->node_id);
+    snprintf(rank.address, sizeof rank.address, "%s", address_of_newcomer(job, node));
+    uint32_t world = job->control.world;
+    Inspan__V1__WorkerReport **reports =
+        realloc(job->reports, ((size_t)world + 1) * sizeof(Inspan__V1__WorkerReport *));
+    if (reports == NULL) return; /* asked again soon */
+    job->reports = reports;
+    reports[world] = NULL;
+    if (control_job_grow(&job->control, &rank, now) != INSPAN_OK) return;
+    widen_addresses(fleet, job, rank.address);
+    log_info("job %llu: worker %u starts on node %s", (unsigned long long)job->control.id, world, node->name);
+    fleet_act(fleet, job, now);
+}
+
+/* Indices of the nodes that the job has; the caller frees them. */
+static const uint32_t *members_of(const fleet_t *fleet, const fleet_job_t *job, uint32_t *n)
+{
+    *n = 0;
+    uint32_t *members = calloc(CONTROL_RANKS_MAX, sizeof *members);
+    for (uint32_t r = 0; members != NULL && r < job->control.world; r++) {
+        if (job->control.ranks[r].state >= CONTROL_RANK_LEFT) continue;
+        for (uint32_t i = 0; i < fleet->nodes.n; i++)
+            if (fleet->nodes.items[i]->handle == job->control.ranks[r].node) members[(*n)++] = i;
+    }
+    return members;
+}
+
+/* ---- One round ---- */
+
+typedef struct round {
+    vec_of(fleet_job_t *) jobs;
+    vec_of(sched_job_t) wishes;
+    sched_node_t *offers;
+    sched_placement_t *placements;
+} round_t;
+
+static bool add_wish(round_t *round, fleet_job_t *job, sched_job_t wish)
+{
+    return VEC_PUSH(&round->jobs, job) && VEC_PUSH(&round->wishes, wish);
+}
+
+/* Those that wait, then those that run on fewer nodes than they may. */
+static bool collect(const fleet_t *fleet, round_t *round)
+{
     bool good = true;
     for (size_t i = 0; i < fleet->jobs.n && good; i++) {
         fleet_job_t *job = fleet->jobs.items[i];
-        if (job->control.state != CONTROL_QUEUED) continue;
-        good = VEC_PUSH(&queue, job) && VEC_PUSH(&wishes, wish_of(job->control.id, job->request));
+        if (job->control.state == CONTROL_QUEUED)
+            good = add_wish(round, job, wish_of(job->control.id, job->request));
     }
-    if (good && queue.n > 0) {
-        placements = calloc(queue.n, sizeof *placements);
-        good = placements != NULL && offers_of(fleet, &offers, NULL) == INSPAN_OK;
+    for (size_t i = 0; i < fleet->jobs.n && good; i++) {
+        fleet_job_t *job = fleet->jobs.items[i];
+        uint32_t wanted = control_job_wants(&job->control);
+        if (wanted == 0) continue;
+        sched_job_t wish = wish_of(job->control.id, job->request);
+        wish.grows = true;
+        wish.min_nodes = 1;
+        wish.max_nodes = wanted;
+        wish.members = members_of(fleet, job, &wish.n_members);
+        good = wish.members != NULL && add_wish(round, job, wish);
     }
-    if (good && queue.n > 0) {
-        sched_round(wishes.items, (uint32_t)queue.n, offers, (uint32_t)fleet->nodes.n, placements);
-        for (size_t i = 0; i < queue.n; i++) {
-            fleet_job_t *job = queue.items[i];
-            if (placements[i].starts) {
-                start(fleet, job, &placements[i], now);
-            } else if (strcmp(job->why, placements[i].why) != 0) {
-                snprintf(job->why, sizeof job->why, "%s", placements[i].why);
-                char text[CONTROL_REASON_MAX + 16];
-                snprintf(text, sizeof text, "waits: %s", job->why);
-                fleet->ports.job_changed(fleet->ports.context, job, text, false);
-            }
-        }
+    return good;
+}
+
+static void carry_out(fleet_t *fleet, fleet_job_t *job, const sched_placement_t *placement, bool grows,
+                      ns_t now)
+{
+    if (grows) {
+        for (uint32_t i = 0; placement->starts && i < placement->n_nodes; i++)
+            grow(fleet, job, fleet->nodes.items[placement->nodes[i]], now);
+    } else if (placement->starts) {
+        start(fleet, job, placement, now);
+    } else if (strcmp(job->why, placement->why) != 0) {
+        snprintf(job->why, sizeof job->why, "%s", placement->why);
+        char text[CONTROL_REASON_MAX + 16];
+        snprintf(text, sizeof text, "waits: %s", job->why);
+        fleet->ports.job_changed(fleet->ports.context, job, text, false);
+    }
+}
+
+void fleet_schedule(fleet_t *fleet, ns_t now)
+{
+    fleet->look_at_queue = false;
+    round_t round = {.offers = NULL};
+    bool good = collect(fleet, &round);
+    if (good && round.jobs.n > 0) {
+        round.placements = calloc(round.jobs.n, sizeof *round.placements);
+        good = round.placements != NULL && offers_of(fleet, &round.offers, NULL) == INSPAN_OK;
+    }
+    if (good && round.jobs.n > 0) {
+        sched_round(round.wishes.items, (uint32_t)round.jobs.n, round.offers, (uint32_t)fleet->nodes.n,
+                    round.placements);
+        for (size_t i = 0; i < round.jobs.n; i++)
+            carry_out(fleet, round.jobs.items[i], &round.placements[i], round.wishes.items[i].grows, now);
     }
     if (!good) fleet->look_at_queue = true; /* no memory now: at the next tick */
-    free(offers);
-    free(placements);
-    vec_free(&queue);
-    vec_free(&wishes);
+    for (size_t i = 0; i < round.wishes.n; i++) free((void *)round.wishes.items[i].members);
+    free(round.offers);
+    free(round.placements);
+    vec_free(&round.jobs);
+    vec_free(&round.wishes);
 }
 
 /* ---- Reports ---- */

@@ -87,6 +87,12 @@ static bool load_node(void *context, const registry_node_t *row)
     snprintf(node->address, sizeof node->address, "%s", row->address);
     node->incarnation = row->incarnation;
     node->registered_wall = row->registered_wall;
+    node->rest = (rest_t){.drained = row->drained,
+                          .quarantined = row->quarantined,
+                          .until = row->cool_until_wall,
+                          .in_a_row = row->losses_in_a_row};
+    if (row->losses.bytes == sizeof node->rest.losses)
+        memcpy(node->rest.losses, row->losses.data, sizeof node->rest.losses);
     liveness_restore(&node->life, loading->now);
     if (strcmp(row->state, "left") == 0) node->life.state = LIVENESS_LEFT;
     if (strcmp(row->state, "lost") == 0) node->life.state = LIVENESS_LOST;
@@ -178,6 +184,8 @@ static void take_row(fleet_job_t *job, const registry_job_t *row)
     job->submitted_wall = row->submitted_wall;
     job->started_wall = row->started_wall;
     job->ended_wall = row->ended_wall;
+    control->workers_lost = row->workers_lost;
+    if (row->elastic) fleet_make_elastic(job);
     if (row->failure.bytes == 0) return;
     Inspan__V1__Failure *failure = unpack(&inspan__v1__failure__descriptor, row->failure);
     if (failure == NULL) return;
@@ -211,6 +219,8 @@ static inspan_status_t restore(loading_t *loading, fleet_job_t *job, control_sta
         return status;
     }
     job->reports = list.reports.items;
+    status = fleet_load_artifacts(loading->fleet, job, loading->err);
+    if (status != INSPAN_OK) return status;
     job->told = state;
     job->told_view = control->view;
     if (!control_job_over(control)) return INSPAN_OK;

@@ -52,7 +52,11 @@ const fleet_job_t *fleet_job_on(const fleet_t *fleet, const fleet_node_t *node)
 const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node)
 {
     switch (node->life.state) {
-    case LIVENESS_ATTACHED: return fleet_job_on(fleet, node) != NULL ? "busy" : "ready";
+    case LIVENESS_ATTACHED:
+        if (node->rest.drained) return "drained";
+        if (node->rest.quarantined) return "quarantined";
+        if (fleet_job_on(fleet, node) != NULL) return "busy";
+        return rest_left(&node->rest, os_wall_now()) > 0 ? "cooling" : "ready";
     case LIVENESS_DISCONNECTED: return "disconnected";
     case LIVENESS_LEFT: return "left";
     case LIVENESS_LOST: break;
@@ -94,18 +98,28 @@ static void choose_name(const fleet_t *fleet, const Inspan__V1__Register *messag
         snprintf(name, size, "%s-%u", base, suffix);
 }
 
+static registry_node_t row_of(const fleet_node_t *node, const char *state, convert_packed_t packed)
+{
+    return (registry_node_t){.handle = node->handle,
+                             .node_id = node->node_id,
+                             .name = node->name,
+                             .address = node->address,
+                             .state = state,
+                             .incarnation = node->incarnation,
+                             .registered_wall = node->registered_wall,
+                             .seen_wall = os_wall_now(),
+                             .registration = {packed.data, packed.bytes},
+                             .drained = node->rest.drained,
+                             .quarantined = node->rest.quarantined,
+                             .cool_until_wall = node->rest.until,
+                             .losses_in_a_row = node->rest.in_a_row,
+                             .losses = {node->rest.losses, sizeof node->rest.losses}};
+}
+
 bool fleet_store_node(fleet_t *fleet, fleet_node_t *node, const char *state)
 {
     convert_packed_t packed = convert_pack(&node->registration->base);
-    registry_node_t row = {.handle = node->handle,
-                           .node_id = node->node_id,
-                           .name = node->name,
-                           .address = node->address,
-                           .state = state,
-                           .incarnation = node->incarnation,
-                           .registered_wall = node->registered_wall,
-                           .seen_wall = os_wall_now(),
-                           .registration = {packed.data, packed.bytes}};
+    registry_node_t row = row_of(node, state, packed);
     inspan_error_t err;
     bool stored = packed.data != NULL && registry_put_node(fleet->registry, &row, &err) == INSPAN_OK;
     if (!stored)
@@ -158,15 +172,7 @@ static inspan_status_t commit_registration(fleet_t *fleet, fleet_node_t *wanted,
 {
     convert_packed_t packed = convert_pack(&wanted->registration->base);
     if (packed.data == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
-    registry_node_t row = {.handle = wanted->handle,
-                           .node_id = wanted->node_id,
-                           .name = wanted->name,
-                           .address = wanted->address,
-                           .state = "ready",
-                           .incarnation = wanted->incarnation,
-                           .registered_wall = wanted->registered_wall,
-                           .seen_wall = os_wall_now(),
-                           .registration = {packed.data, packed.bytes}};
+    registry_node_t row = row_of(wanted, "ready", packed);
     inspan_status_t status = registry_put_node(fleet->registry, &row, err);
     free(packed.data);
     wanted->handle = row.handle;
@@ -185,6 +191,7 @@ static inspan_status_t prepare(fleet_t *fleet, const Inspan__V1__Register *messa
     if (wanted->registration == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     if (known != NULL) {
         wanted->handle = known->handle;
+        wanted->rest = known->rest;
         snprintf(wanted->node_id, sizeof wanted->node_id, "%s", known->node_id);
         snprintf(wanted->name, sizeof wanted->name, "%s", known->name);
         if (message->name[0] != '\0') /* a wish, which may be new; without one the name stays */
@@ -317,6 +324,9 @@ void fleet_catch_up(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Regist
             n++;
         }
         control_job_node_attached(&job->control, node->handle, reports, n, now);
+        fleet_act(fleet, job, now); /* each event is acted out before the next one: one view an event */
+        if (!node->rest.drained) continue;
+        control_job_leave(&job->control, node->handle, now);
         fleet_act(fleet, job, now);
     }
     for (size_t i = 0; i < message->n_workers; i++) {
@@ -374,4 +384,92 @@ void fleet_left(fleet_t *fleet, fleet_node_t *node, ns_t now)
     node->session = NULL;
     liveness_left(&node->life, now);
     fleet_node_gone(fleet, node, "its agent was stopped", now);
+}
+
+/* ---- Rest ---- */
+
+static const char *stored_state(const fleet_node_t *node)
+{
+    if (node->life.state == LIVENESS_LEFT) return "left";
+    return node->life.state == LIVENESS_LOST ? "lost" : "ready";
+}
+
+void fleet_worker_lost(fleet_t *fleet, const fleet_job_t *job, uint32_t rank)
+{
+    const control_rank_t *worker = &job->control.ranks[rank];
+    fleet_node_t *node = fleet_node_by_handle(fleet, worker->node);
+    if (node == NULL || node->life.state == LIVENESS_LEFT || node->rest.drained) return;
+    bool before = node->rest.quarantined;
+    ns_t wall = os_wall_now();
+    rest_lost(&node->rest, wall);
+    fleet_store_node(fleet, node, stored_state(node));
+    char text[512];
+    int used = snprintf(text, sizeof text, "node %s: worker %u of job %llu was lost (%s): ", node->name, rank,
+                        (unsigned long long)job->control.id, worker->why);
+    if (node->rest.quarantined)
+        snprintf(text + used, sizeof text - (size_t)used,
+                 "%d losses within 10 minutes, the node is in quarantine until `inspan unban %s`",
+                 REST_LOSSES, node->name);
+    else
+        snprintf(text + used, sizeof text - (size_t)used, "the node is not used for %.0f s",
+                 ns_to_s(rest_left(&node->rest, wall)));
+    if (node->rest.quarantined && !before)
+        log_warn("%s", text);
+    else
+        log_info("%s", text);
+    fleet_event(fleet, job->control.id, node->handle, text);
+}
+
+static fleet_node_t *find_node(const fleet_t *fleet, const char *name, inspan_error_t *err)
+{
+    for (size_t i = 0; i < fleet->nodes.n; i++)
+        if (strcmp(fleet->nodes.items[i]->name, name) == 0) return fleet->nodes.items[i];
+    fleet_node_t *node = node_by_id(fleet, name);
+    if (node == NULL) error_set(err, INSPAN_NOT_FOUND, "no node is named %.64s: see `inspan nodes`", name);
+    return node;
+}
+
+static inspan_status_t set_rest(fleet_t *fleet, fleet_node_t *node, rest_t rest, const char *what,
+                                inspan_error_t *err)
+{
+    rest_t before = node->rest;
+    node->rest = rest;
+    if (!fleet_store_node(fleet, node, stored_state(node))) {
+        node->rest = before;
+        return error_set(err, INSPAN_IO, "the registry cannot be written: node %s stays as it is",
+                         node->name);
+    }
+    char text[128];
+    snprintf(text, sizeof text, "node %s %s", node->name, what);
+    log_info("%s", text);
+    fleet_event(fleet, 0, node->handle, text);
+    fleet->look_at_queue = true;
+    return INSPAN_OK;
+}
+
+inspan_status_t fleet_drain(fleet_t *fleet, const char *name, ns_t now, fleet_node_t **out,
+                            inspan_error_t *err)
+{
+    fleet_node_t *node = find_node(fleet, name, err);
+    if (node == NULL) return INSPAN_NOT_FOUND;
+    rest_t rest = node->rest;
+    rest.drained = true;
+    inspan_status_t status = set_rest(fleet, node, rest, "is drained", err);
+    if (status != INSPAN_OK) return status;
+    for (size_t i = 0; i < fleet->jobs.n; i++) {
+        control_job_leave(&fleet->jobs.items[i]->control, node->handle, now);
+        fleet_act(fleet, fleet->jobs.items[i], now);
+    }
+    *out = node;
+    return INSPAN_OK;
+}
+
+inspan_status_t fleet_unban(fleet_t *fleet, const char *name, fleet_node_t **out, inspan_error_t *err)
+{
+    fleet_node_t *node = find_node(fleet, name, err);
+    if (node == NULL) return INSPAN_NOT_FOUND;
+    rest_t rest = {0};
+    inspan_status_t status = set_rest(fleet, node, rest, "may be used again", err);
+    if (status == INSPAN_OK) *out = node;
+    return status;
 }

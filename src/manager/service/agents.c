@@ -91,6 +91,18 @@ static void take_registration(service_t *service, session_t *session, const Insp
     if (agents_send(service, node, &down)) fleet_catch_up(service->fleet, node, up->register_node, now);
 }
 
+static void take_artifact(service_t *service, session_t *session, const Inspan__V1__Artifact *message)
+{
+    inspan_error_t err;
+    Inspan__V1__ArtifactAnswer answer;
+    Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
+    fleet_node_t *node = session->node;
+    fleet_artifact(service->fleet, node, message, os_now(), &answer, &err);
+    down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_ARTIFACT;
+    down.artifact = &answer;
+    agents_send(service, node, &down);
+}
+
 void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     service_t *service = context;
@@ -110,6 +122,10 @@ void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *
         break;
     case INSPAN__V1__AGENT_UP__KIND_NOTE:
         fleet_note(service->fleet, session->node, up->note, os_now());
+        break;
+    case INSPAN__V1__AGENT_UP__KIND_ARTIFACT: take_artifact(service, session, up->artifact); break;
+    case INSPAN__V1__AGENT_UP__KIND_LEDGER:
+        fleet_ledger(service->fleet, session->node, up->ledger, os_now());
         break;
     case INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE: /* once a stream: a new address comes on a new stream */
         end(session, INSPAN_INVALID, "registered already on this stream");

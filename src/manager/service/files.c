@@ -1,8 +1,10 @@
 /* Files.Stat, Put, Get: bulk, one piece in memory at a time. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -176,17 +178,9 @@ static void pump(rpc_call_t *call, download_t *download)
     free(buffer);
 }
 
-void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+/* fd is the download's from now on. */
+static void begin_download(service_t *service, rpc_call_t *call, int fd, uint64_t bytes, const char *hash)
 {
-    service_t *service = context;
-    const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
-    inspan_error_t err;
-    int fd = -1;
-    uint64_t bytes = 0;
-    if (store_get(service->store, id->hash, &fd, &bytes, &err) != INSPAN_OK) {
-        service_fail(call, &err);
-        return;
-    }
     download_t *download = calloc(1, sizeof *download);
     if (download == NULL) {
         close(fd);
@@ -198,9 +192,48 @@ void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
     service->downloads = download;
     download->fd = fd;
     download->bytes = bytes;
-    snprintf(download->hash, sizeof download->hash, "%s", id->hash);
+    snprintf(download->hash, sizeof download->hash, "%s", hash);
     rpc_call_set_data(call, download);
     pump(call, download);
+}
+
+void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+{
+    service_t *service = context;
+    const Inspan__V1__FileId *id = (const Inspan__V1__FileId *)message;
+    inspan_error_t err;
+    int fd = -1;
+    uint64_t bytes = 0;
+    if (store_get(service->store, id->hash, &fd, &bytes, &err) != INSPAN_OK)
+        service_fail(call, &err);
+    else
+        begin_download(service, call, fd, bytes, id->hash);
+}
+
+/* A copy of the registry, made in one go, sent from a file that has no name any more. */
+void files_backup(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+{
+    service_t *service = context;
+    char path[PATH_MAX];
+    struct stat info;
+    inspan_error_t err = {0};
+    (void)message;
+    snprintf(path, sizeof path, "%.4000s/backup.tmp", service->folder);
+    unlink(path); /* of a crash */
+    if (registry_backup(service->registry, path, &err) != INSPAN_OK) {
+        service_fail(call, &err);
+        return;
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool good = fd >= 0 && fstat(fd, &info) == 0;
+    if (!good) error_set_errno(&err, INSPAN_IO, "cannot read %s", path);
+    unlink(path);
+    if (good) {
+        begin_download(service, call, fd, (uint64_t)info.st_size, "");
+        return;
+    }
+    if (fd >= 0) close(fd);
+    service_fail(call, &err);
 }
 
 void files_get_writable(void *context, rpc_call_t *call)

@@ -54,6 +54,40 @@ static void fill_node(const fleet_t *fleet, const fleet_node_t *from, ns_t now, 
     node->load = from->load;
     node->job_id = job != NULL ? job->control.id : 0;
     node->skew_s = from->skew_s;
+    ns_t wall = os_wall_now();
+    node->cool_down_ns = rest_left(&from->rest, wall);
+    node->losses = rest_losses(&from->rest, wall);
+}
+
+static void reply_node(const service_t *service, rpc_call_t *call, const fleet_node_t *from)
+{
+    Inspan__V1__Node node;
+    fill_node(service->fleet, from, os_now(), &node);
+    rpc_call_reply(call, &node.base);
+}
+
+void people_drain(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+{
+    service_t *service = context;
+    const char *name = ((const Inspan__V1__NodeRequest *)message)->node;
+    fleet_node_t *node = NULL;
+    inspan_error_t err;
+    if (fleet_drain(service->fleet, name, os_now(), &node, &err) != INSPAN_OK)
+        service_fail(call, &err);
+    else
+        reply_node(service, call, node);
+}
+
+void people_unban(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+{
+    service_t *service = context;
+    const char *name = ((const Inspan__V1__NodeRequest *)message)->node;
+    fleet_node_t *node = NULL;
+    inspan_error_t err;
+    if (fleet_unban(service->fleet, name, &node, &err) != INSPAN_OK)
+        service_fail(call, &err);
+    else
+        reply_node(service, call, node);
 }
 
 void people_list_nodes(void *context, rpc_call_t *call, const ProtobufCMessage *message)
@@ -76,6 +110,7 @@ void people_list_nodes(void *context, rpc_call_t *call, const ProtobufCMessage *
         }
         list.n_nodes = n;
         list.nodes = pointers;
+        list.notice = (char *)registry_notice(service->registry);
         rpc_call_reply(call, &list.base);
     } else {
         reply_no_memory(call);

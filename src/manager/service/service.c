@@ -54,6 +54,24 @@ static const rpc_method_t methods[] = {
      .server_streams = true,
      .on_message = logs_read,
      .on_closed = logs_read_closed},
+    {.path = "/inspan.v1.Cluster/ReadLedger",
+     .request = &inspan__v1__job_request__descriptor,
+     .server_streams = true,
+     .on_message = spans_read,
+     .on_writable = spans_read_writable,
+     .on_closed = spans_read_closed},
+    {.path = "/inspan.v1.Cluster/Drain",
+     .request = &inspan__v1__node_request__descriptor,
+     .on_message = people_drain},
+    {.path = "/inspan.v1.Cluster/Unban",
+     .request = &inspan__v1__node_request__descriptor,
+     .on_message = people_unban},
+    {.path = "/inspan.v1.Cluster/Backup",
+     .request = &inspan__v1__empty__descriptor,
+     .server_streams = true,
+     .on_message = files_backup,
+     .on_writable = files_get_writable,
+     .on_closed = files_get_closed},
     {.path = "/inspan.v1.Files/Stat", .request = &inspan__v1__file_id__descriptor, .on_message = files_stat},
     {.path = "/inspan.v1.Files/Put",
      .request = &inspan__v1__file_chunk__descriptor,
@@ -82,6 +100,7 @@ inspan_status_t service_open(const char *folder, registry_t *registry, ns_t now,
     if (service == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     service->registry = registry;
     service->started = now;
+    snprintf(service->folder, sizeof service->folder, "%.4000s", folder);
     fleet_ports_t ports = {.context = service,
                            .send = agents_send,
                            .drop = agents_drop,
@@ -130,5 +149,6 @@ void service_tick(void *context, ns_t now)
     watch_tick(service, now);
     logs_tick(service, now);
     files_tick(service);
+    spans_tick(service);
     sweep_files(service, now);
 }

@@ -2,6 +2,8 @@
 #ifndef MANAGER_SERVICE_INTERNAL_H
 #define MANAGER_SERVICE_INTERNAL_H
 
+#include <limits.h>
+
 #include "inspan/v1/inspan.pb-c.h"
 #include "manager/jobs/fleet.h"
 #include "manager/service/service.h"
@@ -12,6 +14,7 @@ typedef struct session session_t;
 typedef struct watch watch_t;
 typedef struct log_read log_read_t;
 typedef struct download download_t;
+typedef struct ledger_read ledger_read_t;
 
 struct service {
     registry_t *registry;
@@ -22,6 +25,8 @@ struct service {
     session_t *sessions;
     log_read_t *log_reads;
     download_t *downloads;
+    ledger_read_t *ledger_reads;
+    char folder[PATH_MAX];
     uint64_t last_log_request;
     uint32_t n_sessions, n_log_reads, n_puts;
 };
@@ -48,6 +53,14 @@ void people_submit(void *context, rpc_call_t *call, const ProtobufCMessage *mess
 void people_list_jobs(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void people_get_job(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void people_cancel(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void people_drain(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void people_unban(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+
+/* spans.c */
+void spans_read(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void spans_read_writable(void *context, rpc_call_t *call);
+void spans_read_closed(void *context, rpc_call_t *call);
+void spans_tick(service_t *service);
 
 /* watch.c */
 void watch_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *message);
@@ -68,6 +81,7 @@ void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message
 void files_put(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void files_put_half_close(void *context, rpc_call_t *call);
 void files_put_closed(void *context, rpc_call_t *call);
+void files_backup(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void files_get(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void files_get_writable(void *context, rpc_call_t *call);
 void files_get_closed(void *context, rpc_call_t *call);

@@ -468,6 +468,169 @@ static void a_restarted_manager_carries_jobs_on(void **state)
     for (uint32_t k = 0; k < 2; k++) detach(&agents[k]);
 }
 
+static Inspan__V1__ArtifactAnswer *register_checkpoint(agent_t *agent, uint64_t view)
+{
+    Inspan__V1__ResultFile file = INSPAN__V1__RESULT_FILE__INIT, *files[] = {&file};
+    Inspan__V1__Artifact artifact = INSPAN__V1__ARTIFACT__INIT;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    inspan_error_t err;
+    char hash[33];
+    put_file("weights", 7, hash);
+    file.name = (char *)"model.safetensors";
+    file.hash = hash;
+    file.bytes = 7;
+    artifact.job_id = agent->job;
+    artifact.rank = agent->rank;
+    artifact.view = view;
+    artifact.step = 200;
+    artifact.files = files;
+    artifact.n_files = 1;
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_ARTIFACT;
+    up.artifact = &artifact;
+    assert_int_equal(rpc_stream_send(agent->stream, &up.base, PATIENT, &err), INSPAN_OK);
+    Inspan__V1__AgentDown *down = expect(agent, INSPAN__V1__AGENT_DOWN__KIND_ARTIFACT);
+    Inspan__V1__ArtifactAnswer *answer = down->artifact;
+    down->kind_case = INSPAN__V1__AGENT_DOWN__KIND__NOT_SET;
+    down->artifact = NULL;
+    release(down);
+    return answer;
+}
+
+static void checkpoints_and_the_ledger_are_answered(void **state)
+{
+    (void)state;
+    agent_t agent = new_agent(0);
+    inspan_error_t err;
+    attach(&agent, "solo", NULL);
+    uint64_t id = run_job(&agent, 1);
+    wait_for_state(id, "running");
+    Inspan__V1__ArtifactAnswer *answer = register_checkpoint(&agent, 7);
+    assert_int_equal(answer->status, INSPAN_ABORTED);
+    assert_non_null(strstr(answer->text, "the newest is 1"));
+    release(answer);
+    answer = register_checkpoint(&agent, 1);
+    assert_int_equal(answer->status, INSPAN_OK);
+    assert_int_equal(answer->step, 200);
+    release(answer);
+    Inspan__V1__JobInfo *job = get_job(id);
+    assert_int_equal(job->n_checkpoints, 1);
+    assert_string_equal(job->checkpoints[0]->files[0]->name, "model.safetensors");
+    release(job);
+
+    Inspan__V1__LedgerShare share = INSPAN__V1__LEDGER_SHARE__INIT, *shares[] = {&share};
+    Inspan__V1__LedgerSpan span = INSPAN__V1__LEDGER_SPAN__INIT, *spans[] = {&span};
+    Inspan__V1__LedgerSpans ledger = INSPAN__V1__LEDGER_SPANS__INIT;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_LEDGER;
+    up.ledger = &ledger;
+    ledger.job_id = id;
+    ledger.seed = 3;
+    ledger.batch = 64;
+    ledger.spans = spans;
+    ledger.n_spans = 1;
+    span.shares = shares;
+    span.n_shares = 1;
+    span.view = 1;
+    for (uint64_t step = 0; step < 250; step++) { /* no two alike: more than one message */
+        span.first_step = span.last_step = step;
+        share.n = step + 1;
+        assert_int_equal(rpc_stream_send(agent.stream, &up.base, PATIENT, &err), INSPAN_OK);
+    }
+    tell(&agent, INSPAN__V1__WORKER_STATE__WORKER_DONE);
+    release(watch_to_the_end(id));
+    Inspan__V1__JobRequest which = INSPAN__V1__JOB_REQUEST__INIT;
+    which.id = id;
+    rpc_stream_t *reader = open_stream(manager.people, "/inspan.v1.Cluster/ReadLedger",
+                                       &inspan__v1__ledger_spans__descriptor, &which.base);
+    rpc_stream_half_close(reader);
+    uint64_t step = 0;
+    for (ProtobufCMessage *message = NULL;; release(message)) {
+        assert_int_equal(rpc_stream_next(reader, PATIENT, &message, &err), INSPAN_OK);
+        if (message == NULL) break;
+        const Inspan__V1__LedgerSpans *part = (const Inspan__V1__LedgerSpans *)message;
+        assert_int_equal(part->seed, 3);
+        assert_int_equal(part->batch, 64);
+        for (size_t i = 0; i < part->n_spans; i++, step++) {
+            assert_int_equal(part->spans[i]->first_step, step);
+            assert_int_equal(part->spans[i]->shares[0]->n, step + 1);
+        }
+    }
+    assert_int_equal(step, 250);
+    rpc_stream_close(reader);
+    which.id = 99;
+    ProtobufCMessage *none = NULL;
+    reader = open_stream(manager.people, "/inspan.v1.Cluster/ReadLedger",
+                         &inspan__v1__ledger_spans__descriptor, &which.base);
+    assert_int_equal(rpc_stream_next(reader, PATIENT, &none, &err), INSPAN_NOT_FOUND);
+    rpc_stream_close(reader);
+    detach(&agent);
+}
+
+static void nodes_are_drained_and_used_again(void **state)
+{
+    (void)state;
+    agent_t agent = new_agent(0);
+    attach(&agent, "solo", NULL);
+    Inspan__V1__NodeRequest which = INSPAN__V1__NODE_REQUEST__INIT;
+    which.node = (char *)"solo";
+    Inspan__V1__Node *node = call("/inspan.v1.Cluster/Drain", &which.base, &inspan__v1__node__descriptor);
+    assert_string_equal(node->state, "drained");
+    release(node);
+    Inspan__V1__SubmitRequest request = request_for(1, 1);
+    uint64_t id = submit(&request, "queued");
+    Inspan__V1__JobInfo *job = get_job(id);
+    assert_string_equal(job->reason, "needs 1 node: 0 are ready (solo is drained)");
+    release(job);
+    which.node = agent.id;
+    node = call("/inspan.v1.Cluster/Unban", &which.base, &inspan__v1__node__descriptor);
+    assert_string_equal(node->state, "ready");
+    release(node);
+    take_start(&agent);
+    assert_int_equal(agent.job, id);
+    inspan_error_t err;
+    which.node = (char *)"nobody";
+    assert_int_equal(
+        call_refused("/inspan.v1.Cluster/Drain", &which.base, &inspan__v1__node__descriptor, &err),
+        INSPAN_NOT_FOUND);
+    detach(&agent);
+}
+
+static void a_backup_is_a_registry(void **state)
+{
+    (void)state;
+    agent_t agent = new_agent(0);
+    inspan_error_t err = {0};
+    attach(&agent, "solo", NULL);
+    char folder[64] = "/tmp/inspan-backup-XXXXXX", path[96];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/registry.db", folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    Inspan__V1__Empty empty = INSPAN__V1__EMPTY__INIT;
+    rpc_stream_t *stream = open_stream(manager.people, "/inspan.v1.Cluster/Backup",
+                                       &inspan__v1__file_chunk__descriptor, &empty.base);
+    rpc_stream_half_close(stream);
+    uint64_t bytes = 0, total = 0;
+    for (ProtobufCMessage *message = NULL;; release(message)) {
+        assert_int_equal(rpc_stream_next(stream, PATIENT, &message, &err), INSPAN_OK);
+        if (message == NULL) break;
+        const Inspan__V1__FileChunk *chunk = (const Inspan__V1__FileChunk *)message;
+        total = chunk->total_bytes;
+        bytes += chunk->data.len;
+        assert_int_equal(fwrite(chunk->data.data, 1, chunk->data.len, file), chunk->data.len);
+    }
+    rpc_stream_close(stream);
+    assert_int_equal(fclose(file), 0);
+    assert_true(bytes > 0 && bytes == total);
+    registry_t *copy = NULL;
+    if (registry_open(folder, 0, &copy, &err) != INSPAN_OK) fail_msg("%s", err.text);
+    assert_string_equal(registry_notice(copy), "");
+    assert_string_equal(registry_cluster_id(copy), registry_cluster_id(manager.registry));
+    registry_close(copy);
+    assert_int_equal(os_remove_all(folder, NULL), INSPAN_OK);
+    detach(&agent);
+}
+
 int main(void)
 {
 #define WITH_MANAGER(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -481,6 +644,9 @@ int main(void)
         WITH_MANAGER(files_are_verified),
         WITH_MANAGER(a_copied_state_folder_gets_a_new_id),
         WITH_MANAGER(a_restarted_manager_carries_jobs_on),
+        WITH_MANAGER(checkpoints_and_the_ledger_are_answered),
+        WITH_MANAGER(nodes_are_drained_and_used_again),
+        WITH_MANAGER(a_backup_is_a_registry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
