@@ -69,6 +69,9 @@ inspan_status_t adopt_open_output(process_t *process, int *write_end, inspan_err
         ends[1] = open(process->output_path, O_RDWR | O_CLOEXEC);
         ends[0] = ends[1] >= 0 ? open(process->output_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
         if (ends[0] < 0 && ends[1] >= 0) close(ends[1]);
+        /* holds what is printed until the next life reads; a smaller one does as well, the worker then waits
+         */
+        if (ends[0] >= 0) (void)fcntl(ends[0], F_SETPIPE_SZ, 1 << 20);
     }
     if (ends[0] < 0) { /* a file system without them: its output ends with this agent */
         if (pipe2(ends, O_CLOEXEC) != 0)

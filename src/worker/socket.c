@@ -1,10 +1,12 @@
 /* The agent's socket: frames out and in, calling again where it broke, ticks. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -316,6 +318,25 @@ bool session_adopt(inspan_worker_t *worker, int fd)
     return watched;
 }
 
+/*
+ * The agent gives a worker its output as a named pipe, open for both ways so that it outlives the agent
+ * (src/agent/adopt.c). With nobody to come and read it, a thread that prints must not stand still for ever:
+ * what is in it goes, and a full one refuses from now on.
+ */
+static void let_go_of_output(void)
+{
+    char discarded[4096];
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
+        struct stat info;
+        int flags = fcntl(fd, F_GETFL);
+        if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode))
+            continue;
+        fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+        while (read(fd, discarded, sizeof discarded) > 0) {
+        }
+    }
+}
+
 static void agent_is_gone(inspan_worker_t *worker, ns_t silent)
 {
     inspan_cause_t cause = {.status = INSPAN_PEER_LOST, .rank = -1, .noticed_by = -1, .waited_ns = silent};
@@ -336,6 +357,7 @@ static void agent_is_gone(inspan_worker_t *worker, ns_t silent)
     views_disturb(worker, &cause);
     os_cond_broadcast(&worker->changed);
     pthread_mutex_unlock(&worker->mutex);
+    let_go_of_output();
     log_error("%s", cause.text);
 }
 

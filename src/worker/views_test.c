@@ -1,5 +1,6 @@
 /* Sessions of an elastic job: views come, break, are overtaken; each session's agent is played by the test.
  */
+#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -337,6 +339,35 @@ static void test_agent_is_gone_while_waiting(void **state)
     scene_end(&scene);
 }
 
+/* A thread of a worker that prints more than its named pipe takes, while nobody reads: it goes on once the
+ * agent counts as gone. */
+static void test_output_without_a_reader(void **state)
+{
+    (void)state;
+    scene_t scene;
+    char path[64];
+    static char much[1 << 20];
+    scene_start_elastic(&scene, 1, NS_PER_S, user_follows);
+    snprintf(path, sizeof path, "%s/output", scene.folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int pipe_fd = open(path, O_RDWR | O_CLOEXEC), kept = dup(STDOUT_FILENO);
+    fflush(stdout);
+    assert_int_equal(dup2(pipe_fd, STDOUT_FILENO), STDOUT_FILENO);
+    close(scene.ranks[0].fd);
+    scene.ranks[0].fd = -1;
+    unlink(scene.ranks[0].path);
+    const ns_t begun = os_now();
+    ssize_t written = 0;
+    for (size_t at = 0; at < sizeof much && written >= 0; at += 4096)
+        written = write(STDOUT_FILENO, much, 4096);
+    const ns_t took = os_now() - begun;
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    close(pipe_fd);
+    assert_true(took < 5 * NS_PER_S);
+    scene_end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_an_opening_is_overtaken),    cmocka_unit_test(test_connections_of_other_views),
         cmocka_unit_test(test_an_opening_fails),           cmocka_unit_test(test_lost_ends_the_view_only),
         cmocka_unit_test(test_state_ledger_and_artifacts), cmocka_unit_test(test_agent_is_gone_while_waiting),
+        cmocka_unit_test(test_output_without_a_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
