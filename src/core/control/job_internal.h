@@ -15,6 +15,22 @@ static inline bool control_rank_active(const control_rank_t *rank)
     return rank->alive && rank->state != CONTROL_RANK_DONE && rank->state != CONTROL_RANK_FAILED;
 }
 
+static inline bool control_is_out(const control_rank_t *rank)
+{
+    return rank->state == CONTROL_RANK_FAILED || rank->state == CONTROL_RANK_LEFT;
+}
+
+/* It takes no part in a coming view. */
+static inline bool control_is_gone(const control_rank_t *rank)
+{
+    return control_is_out(rank) || rank->state == CONTROL_RANK_DONE;
+}
+
+static inline bool control_is_open(const control_job_t *job)
+{
+    return job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING;
+}
+
 /* Enter ENDING (or the end itself, when no process is left). cause NULL: none (cancelled, not bound in time).
  */
 void control_end(control_job_t *job, control_state_t outcome, const char *reason, const inspan_cause_t *cause,
@@ -42,6 +58,14 @@ void control_views_again(control_job_t *job, uint64_t node);
 /* Its process or its node is gone, whatever it says. */
 void control_views_lost(control_job_t *job, uint32_t r, const inspan_cause_t *cause, ns_t now);
 void control_views_tick(control_job_t *job, ns_t now);
+bool control_any_done(const control_job_t *job);
+/* Of the news of the next view: "lost worker 2 on node b". */
+void control_append_news(control_job_t *job, const char *text);
+/* One more failure without a step since the last; too many end the job. r -1: of nobody in particular. */
+void control_count_loss(control_job_t *job, int32_t r, const inspan_cause_t *cause, ns_t now);
+/* blames.c */
+void control_take_blame(control_job_t *job, const control_report_t *report, ns_t now);
+void control_weigh_blames(control_job_t *job, ns_t now);
 void control_views_unstored(control_job_t *job, control_action_kind_t kind, ns_t now);
 /* At the end of every event: issue the view, or the end, that is due. */
 void control_views_move(control_job_t *job, ns_t now);

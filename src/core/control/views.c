@@ -8,22 +8,6 @@
 #define VIEWS_MAX   ((uint64_t)1 << 62) /* no real number is near */
 #define COUNT_EVERY NS_PER_S            /* a storm that takes many at once is one loss in a row */
 
-static bool is_out(const control_rank_t *rank)
-{
-    return rank->state == CONTROL_RANK_FAILED || rank->state == CONTROL_RANK_LEFT;
-}
-
-/* It takes no part in a coming view. */
-static bool is_gone(const control_rank_t *rank)
-{
-    return is_out(rank) || rank->state == CONTROL_RANK_DONE;
-}
-
-static bool is_open(const control_job_t *job)
-{
-    return job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING;
-}
-
 bool control_job_member(const control_job_t *job, uint32_t rank)
 {
     if (!job->elastic) return rank < job->world;
@@ -35,11 +19,11 @@ bool control_job_member(const control_job_t *job, uint32_t rank)
 uint32_t control_job_active(const control_job_t *job)
 {
     uint32_t n = 0;
-    for (uint32_t r = 0; r < job->world; r++) n += !is_gone(&job->ranks[r]);
+    for (uint32_t r = 0; r < job->world; r++) n += !control_is_gone(&job->ranks[r]);
     return n;
 }
 
-static bool any_done(const control_job_t *job)
+bool control_any_done(const control_job_t *job)
 {
     for (uint32_t r = 0; r < job->world; r++)
         if (job->ranks[r].state == CONTROL_RANK_DONE) return true;
@@ -71,7 +55,7 @@ void control_job_elastic(control_job_t *job, uint32_t min_nodes, uint32_t max_no
 
 /* ---- News: "lost worker 2 on node b (killed by signal 9)" */
 
-static void append_news(control_job_t *job, const char *text)
+void control_append_news(control_job_t *job, const char *text)
 {
     size_t used = strlen(job->pending);
     snprintf(job->pending + used, sizeof job->pending - used, "%s%s", used > 0 ? "; " : "", text);
@@ -82,7 +66,7 @@ static void news_of(control_job_t *job, uint32_t r, const char *before, const ch
     char text[INSPAN_NAME_MAX + 240];
     snprintf(text, sizeof text, "%sworker %u on node %s%s%s%s%s", before, r, job->ranks[r].node_name, after,
              why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
-    append_news(job, text);
+    control_append_news(job, text);
 }
 
 /* What is said before it already: whose worker, which node. */
@@ -116,7 +100,7 @@ static void take_out(control_job_t *job, uint32_t r, control_rank_state_t state,
     if (rank->alive && rank->attached) control_push(job, CONTROL_STOP_WORKER, r, true);
 }
 
-static void count_loss(control_job_t *job, int32_t r, const inspan_cause_t *cause, ns_t now)
+void control_count_loss(control_job_t *job, int32_t r, const inspan_cause_t *cause, ns_t now)
 {
     if (job->in_a_row > 0 && now - job->counted_at < COUNT_EVERY) return;
     job->counted_at = now;
@@ -134,8 +118,8 @@ static void count_loss(control_job_t *job, int32_t r, const inspan_cause_t *caus
 void control_views_lost(control_job_t *job, uint32_t r, const inspan_cause_t *cause, ns_t now)
 {
     control_rank_t *rank = &job->ranks[r];
-    if (is_gone(rank)) return;
-    if (!is_open(job)) { /* it ends anyway */
+    if (control_is_gone(rank)) return;
+    if (!control_is_open(job)) { /* it ends anyway */
         rank->state = CONTROL_RANK_FAILED;
         control_push(job, CONTROL_NOTE_RANK, r, false);
         control_push(job, CONTROL_CHANGED, r, false);
@@ -151,7 +135,7 @@ void control_views_lost(control_job_t *job, uint32_t r, const inspan_cause_t *ca
     job->workers_lost++;
     job->changed = true;
     news_of(job, r, "lost ", "", rank->why);
-    count_loss(job, (int32_t)r, cause, now);
+    control_count_loss(job, (int32_t)r, cause, now);
 }
 
 /* ---- Issuing */
@@ -212,7 +196,7 @@ void control_views_unstored(control_job_t *job, control_action_kind_t kind, ns_t
 
 static bool be_done(control_job_t *job, ns_t now)
 {
-    bool done = any_done(job), alone = control_job_active(job) == 0;
+    bool done = control_any_done(job), alone = control_job_active(job) == 0;
     if (!(job->has_result && (done || alone)) && !(done && alone)) return false;
     job->reason[0] = '\0';
     control_be_over(job, CONTROL_DONE, now);
@@ -224,7 +208,7 @@ static void new_lineage(control_job_t *job, ns_t now)
 {
     static const control_view_t none = {0};
     for (uint32_t r = 0; r < job->world; r++)
-        if (!is_gone(&job->ranks[r]))
+        if (!control_is_gone(&job->ranks[r]))
             take_out(job, r, CONTROL_RANK_FAILED, "no member with the whole model was left", now);
     job->fence = false;
     if (be_done(job, now)) return; /* all that was left to do was done */
@@ -253,16 +237,16 @@ static void late_starters(control_job_t *job, uint32_t bound, ns_t now)
     bool late = false;
     for (uint32_t r = 0; r < job->world; r++) {
         const control_rank_t *rank = &job->ranks[r];
-        late = late || (!is_gone(rank) && rank->state < CONTROL_RANK_BOUND && now >= rank->until);
+        late = late || (!control_is_gone(rank) && rank->state < CONTROL_RANK_BOUND && now >= rank->until);
     }
     if (!late) return;
     if (job->view == 0 && bound < job->min_nodes) {
         control_start_timed_out(job, now);
         return;
     }
-    for (uint32_t r = 0; r < job->world && is_open(job); r++) {
+    for (uint32_t r = 0; r < job->world && control_is_open(job); r++) {
         const control_rank_t *rank = &job->ranks[r];
-        if (is_gone(rank) || rank->state >= CONTROL_RANK_BOUND || now < rank->until) continue;
+        if (control_is_gone(rank) || rank->state >= CONTROL_RANK_BOUND || now < rank->until) continue;
         inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
         snprintf(cause.text, sizeof cause.text, "it did not start within %.0f s", ns_to_s(job->limits.start));
         control_views_lost(job, r, &cause, now);
@@ -273,12 +257,12 @@ static void gather(control_job_t *job, ns_t now)
 {
     uint32_t bound = 0;
     for (uint32_t r = 0; r < job->world; r++)
-        bound += !is_gone(&job->ranks[r]) && job->ranks[r].state >= CONTROL_RANK_BOUND;
+        bound += !control_is_gone(&job->ranks[r]) && job->ranks[r].state >= CONTROL_RANK_BOUND;
     late_starters(job, bound, now);
-    if (!is_open(job)) return;
+    if (!control_is_open(job)) return;
     control_view_t next = {.first = true};
     for (uint32_t r = 0; r < job->world; r++)
-        if (!is_gone(&job->ranks[r]) && next.n < CONTROL_WORLD_MAX) next.members[next.n++] = r;
+        if (!control_is_gone(&job->ranks[r]) && next.n < CONTROL_WORLD_MAX) next.members[next.n++] = r;
     if (next.n < job->min_nodes) {
         wait_for_nodes(job, next.n, now);
         return;
@@ -289,98 +273,11 @@ static void gather(control_job_t *job, ns_t now)
     issue(job, &next, text, now);
 }
 
-/* ---- Blames */
-
-static uint32_t votes_against(const control_job_t *job, uint32_t r)
-{
-    uint32_t n = 0;
-    for (uint32_t other = 0; other < job->world; other++)
-        n += other != r && job->ranks[other].blames == (int32_t)r;
-    return n;
-}
-
-/* Of two equally blamed: who goes? */
-static bool goes_first(const control_job_t *job, uint32_t a, uint32_t b)
-{
-    const control_rank_t *x = &job->ranks[a], *y = &job->ranks[b];
-    bool x_away = x->broke && !x->attached, y_away = y->broke && !y->attached;
-    if (x_away != y_away) return x_away;
-    if (x->speed != y->speed) return x->speed < y->speed;
-    return a > b;
-}
-
-static int32_t most_blamed(const control_job_t *job, uint32_t *votes)
-{
-    int32_t worst = -1;
-    *votes = 0;
-    for (uint32_t i = 0; i < job->members.n; i++) {
-        uint32_t r = job->members.members[i], n = votes_against(job, r);
-        if (n == 0 || is_gone(&job->ranks[r])) continue;
-        if (worst >= 0 && (n < *votes || (n == *votes && !goes_first(job, r, (uint32_t)worst)))) continue;
-        worst = (int32_t)r;
-        *votes = n;
-    }
-    return worst;
-}
-
-static bool was_open_for_a_speaker(const control_job_t *job)
-{
-    for (uint32_t r = 0; r < job->world; r++)
-        if (job->ranks[r].blames != CONTROL_NO_BLAME && job->ranks[r].view == job->view) return true;
-    return false;
-}
-
-static void weigh_blames(control_job_t *job, ns_t now)
-{
-    uint32_t votes = 0;
-    int32_t worst = most_blamed(job, &votes);
-    bool away = worst >= 0 && job->ranks[worst].broke && !job->ranks[worst].attached;
-    inspan_cause_t cause = job->blame;
-    if (any_done(job)) { /* the others cannot go on without those that are done */
-        char text[CONTROL_REASON_MAX];
-        control_describe(&cause, text, sizeof text);
-        control_end(job, CONTROL_FAILED, text, &cause, now);
-        return;
-    }
-    if (worst >= 0 && !(was_open_for_a_speaker(job) && !job->retried && !away)) {
-        cause.rank = worst;
-        snprintf(cause.text, sizeof cause.text, "%u of %u members cannot reach it: %.180s", votes,
-                 job->members.n, job->blame.text);
-        control_views_lost(job, (uint32_t)worst, &cause, now);
-        return;
-    }
-    if (job->retried) count_loss(job, -1, &cause, now);
-    if (!is_open(job)) return;
-    char text[240];
-    snprintf(text, sizeof text, "a connection broke (%.200s)", job->blame.text);
-    append_news(job, text);
-    job->retried = true;
-    job->retry = true;
-}
-
-static void take_blame(control_job_t *job, const control_report_t *report, ns_t now)
-{
-    control_rank_t *rank = &job->ranks[report->rank];
-    if (!report->has_blame || report->blame_view != job->view || job->changed || is_gone(rank)) return;
-    if (!control_job_member(job, report->rank) || rank->blames != CONTROL_NO_BLAME) return;
-    inspan_cause_t cause = report->blame;
-    bool other = cause.rank >= 0 && (uint32_t)cause.rank != report->rank &&
-                 control_job_member(job, (uint32_t)cause.rank);
-    rank->blames = other ? cause.rank : -1;
-    if (job->settle_at != 0) return;
-    if (!other) cause.rank = -1;
-    if (cause.noticed_by < 0) cause.noticed_by = (int32_t)report->rank;
-    if (cause.text[0] == '\0')
-        snprintf(cause.text, sizeof cause.text, "%s", inspan_status_text(cause.status));
-    job->blame = cause;
-    job->settle_at = now + job->limits.settle;
-}
-
 /* ---- Joining */
 
 static bool joins(const control_job_t *job, uint32_t r)
 {
-    return !is_gone(&job->ranks[r]) && !control_job_member(job, r);
+    return !control_is_gone(&job->ranks[r]) && !control_job_member(job, r);
 }
 
 /* Newcomers rank after all members: one that is BOUND waits for a lower number that is not yet. */
@@ -430,7 +327,7 @@ static void issue_next(control_job_t *job, ns_t now)
     bool full = false;
     for (uint32_t i = 0; i < job->members.n; i++) {
         uint32_t r = job->members.members[i];
-        if (is_gone(&job->ranks[r])) continue;
+        if (control_is_gone(&job->ranks[r])) continue;
         full = full || job->ranks[r].full;
         next.members[next.n++] = r;
     }
@@ -469,7 +366,7 @@ static void watch_opening(control_job_t *job, ns_t now)
         control_start_timed_out(job, now);
         return;
     }
-    for (uint32_t i = 0; i < job->members.n && is_open(job); i++) {
+    for (uint32_t i = 0; i < job->members.n && control_is_open(job); i++) {
         uint32_t r = job->members.members[i];
         if (job->ranks[r].state >= CONTROL_RANK_READY) continue;
         inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
@@ -481,7 +378,7 @@ static void watch_opening(control_job_t *job, ns_t now)
 
 void control_views_move(control_job_t *job, ns_t now)
 {
-    if (!job->elastic || !is_open(job) || be_done(job, now)) return;
+    if (!job->elastic || !control_is_open(job) || be_done(job, now)) return;
     if (job->fence && now < job->again_at) return;
     if (job->fence) {
         new_lineage(job, now);
@@ -492,10 +389,10 @@ void control_views_move(control_job_t *job, ns_t now)
         return;
     }
     drop_late_newcomers(job, now);
-    if (job->settle_at != 0 && !job->changed && now >= job->settle_at) weigh_blames(job, now);
-    if (is_open(job) && job->state == CONTROL_STARTING && !job->changed && !job->retry)
+    if (job->settle_at != 0 && !job->changed && now >= job->settle_at) control_weigh_blames(job, now);
+    if (control_is_open(job) && job->state == CONTROL_STARTING && !job->changed && !job->retry)
         watch_opening(job, now);
-    if (!is_open(job) || any_done(job)) return;
+    if (!control_is_open(job) || control_any_done(job)) return;
     if (now < job->again_at || !(job->changed || job->retry || join_due(job, now))) return;
     issue_next(job, now);
 }
@@ -544,8 +441,8 @@ static void ended(control_job_t *job, const control_report_t *report, ns_t now)
     const control_rank_t *rank = &job->ranks[report->rank];
     inspan_cause_t cause = control_cause_of(job, report);
     bool starts_fresh = job->members.n > 0 && !(control_job_member(job, report->rank) && rank->full);
-    if (is_open(job) && report->has_cause && report->exit_signal == 0 && control_repeats(cause.status) &&
-        !starts_fresh) {
+    if (control_is_open(job) && report->has_cause && report->exit_signal == 0 &&
+        control_repeats(cause.status) && !starts_fresh) {
         char text[CONTROL_REASON_MAX];
         job->ranks[report->rank].state = CONTROL_RANK_FAILED;
         control_push(job, CONTROL_NOTE_RANK, report->rank, false);
@@ -566,7 +463,7 @@ static void move_rank(control_job_t *job, const control_report_t *report, ns_t n
     }
     if (state <= rank->state || (state == CONTROL_RANK_BOUND && report->port == 0)) return;
     if (state == CONTROL_RANK_LEFT) {
-        if (is_open(job)) leave(job, report->rank, now);
+        if (control_is_open(job)) leave(job, report->rank, now);
         return;
     }
     if (rank->state < CONTROL_RANK_BOUND && state >= CONTROL_RANK_BOUND) {
@@ -588,10 +485,10 @@ void control_views_report(control_job_t *job, const control_report_t *report, ns
     if (report->state == CONTROL_RANK_DONE) rank->alive = false;
     if (report->state == CONTROL_RANK_FAILED)
         rank->alive = report->pid != 0 && report->exit_signal == 0 && report->exit_code == 0;
-    if (!is_gone(rank)) {
+    if (!control_is_gone(rank)) {
         heard(job, report->rank, report);
         move_rank(job, report, now);
-        if (is_open(job)) take_blame(job, report, now);
+        if (control_is_open(job)) control_take_blame(job, report, now);
     }
     if (was_alive && !rank->alive) control_push(job, CONTROL_CHANGED, report->rank, false);
     if (job->state == CONTROL_ENDING) control_maybe_over(job, now);
@@ -604,10 +501,10 @@ static void there_again(control_job_t *job, uint32_t r, const control_report_t *
     if (!ended) rank->alive = true;
     control_views_report(job, report, now);
     if (ended) return;
-    if (!is_open(job) || (is_gone(rank) && rank->until != 0)) {
+    if (!control_is_open(job) || (control_is_gone(rank) && rank->until != 0)) {
         rank->until = now + job->limits.gone;
         control_push(job, CONTROL_STOP_WORKER, r, true);
-    } else if (control_job_member(job, r) && !is_gone(rank) && rank->leaving) {
+    } else if (control_job_member(job, r) && !control_is_gone(rank) && rank->leaving) {
         control_push(job, CONTROL_ASK_TO_LEAVE, r, false);
     }
 }
@@ -621,7 +518,7 @@ void control_views_attached(control_job_t *job, uint32_t r, const control_report
         there_again(job, r, report, now);
         return;
     }
-    if (!is_open(job) || is_gone(rank)) {
+    if (!control_is_open(job) || control_is_gone(rank)) {
         rank->alive = false;
         control_push(job, CONTROL_CHANGED, r, false);
         control_maybe_over(job, now);
@@ -640,8 +537,8 @@ void control_views_attached(control_job_t *job, uint32_t r, const control_report
 /* The last announcement may be lost with the old stream. */
 void control_views_again(control_job_t *job, uint64_t node)
 {
-    for (uint32_t r = 0; r < job->world && is_open(job); r++)
-        if (job->ranks[r].node == node && control_job_member(job, r) && !is_gone(&job->ranks[r]))
+    for (uint32_t r = 0; r < job->world && control_is_open(job); r++)
+        if (job->ranks[r].node == node && control_job_member(job, r) && !control_is_gone(&job->ranks[r]))
             control_push(job, CONTROL_ANNOUNCE_VIEW, r, false);
 }
 
@@ -650,7 +547,7 @@ void control_views_tick(control_job_t *job, ns_t now)
 {
     for (uint32_t r = 0; r < job->world; r++) {
         control_rank_t *rank = &job->ranks[r];
-        if (!is_out(rank) || !rank->alive || !rank->attached || rank->until == 0 || now < rank->until)
+        if (!control_is_out(rank) || !rank->alive || !rank->attached || rank->until == 0 || now < rank->until)
             continue;
         rank->until = now + job->limits.gone;
         control_push(job, CONTROL_STOP_WORKER, r, true);
@@ -668,8 +565,8 @@ void control_views_restore(control_job_t *job, ns_t now)
         bool member = control_job_member(job, r);
         rank->until = now + job->limits.start;
         rank->full = member && (rank->full || job->members.first);
-        if (is_out(rank)) rank->until = now;
-        if (!member || !is_out(rank)) continue;
+        if (control_is_out(rank)) rank->until = now;
+        if (!member || !control_is_out(rank)) continue;
         job->changed = true; /* the view without it was not stored any more */
         news_of(job, r, rank->state == CONTROL_RANK_LEFT ? "" : "lost ",
                 rank->state == CONTROL_RANK_LEFT ? " left" : "", "");
@@ -680,7 +577,8 @@ void control_views_restore(control_job_t *job, ns_t now)
 
 uint32_t control_job_wants(const control_job_t *job)
 {
-    if (!job->elastic || !is_open(job) || job->has_result || job->fence || any_done(job)) return 0;
+    if (!job->elastic || !control_is_open(job) || job->has_result || job->fence || control_any_done(job))
+        return 0;
     uint32_t active = control_job_active(job);
     if (active >= job->max_nodes || job->world >= CONTROL_RANKS_MAX) return 0;
     if (active >= job->min_nodes) {
@@ -710,10 +608,10 @@ inspan_status_t control_job_grow(control_job_t *job, const control_rank_t *from,
 
 void control_job_leave(control_job_t *job, uint64_t node, ns_t now)
 {
-    if (!job->elastic || !is_open(job)) return;
+    if (!job->elastic || !control_is_open(job)) return;
     for (uint32_t r = 0; r < job->world; r++) {
         control_rank_t *rank = &job->ranks[r];
-        if (rank->node != node || is_gone(rank)) continue;
+        if (rank->node != node || control_is_gone(rank)) continue;
         rank->leaving = true;
         if (!control_job_member(job, r))
             leave(job, r, now);
