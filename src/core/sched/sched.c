@@ -11,6 +11,7 @@
 typedef enum fit {
     FIT_NOT_PINNED,
     FIT_MEMORY,
+    FIT_AVOIDED,
     FIT_CORES,
     FIT_GPU,
     FIT_OLD,
@@ -267,6 +268,7 @@ static uint32_t keep_reachable(candidate_t *candidates, uint32_t n)
 static void explain_nodes(const sched_state_t *state, const fit_t *fits, char *why, size_t size)
 {
     static const char *const reasons[] = {
+        [FIT_AVOIDED] = "ran out of memory with it",
         [FIT_CORES] = "has too few cores",
         [FIT_GPU] = "has no GPU",
         [FIT_OLD] = "has an older Inspan",
@@ -350,6 +352,8 @@ static void place(const sched_state_t *state, const sched_job_t *job, sched_plac
     uint32_t n = 0;
     for (uint32_t i = 0; i < state->n; i++) {
         fits[i] = fit_now(job, &state->nodes[i], state->held[i]);
+        for (uint32_t k = 0; k < job->n_avoided; k++)
+            if (job->avoided[k] == i) fits[i] = FIT_AVOIDED;
         if (fits[i] == FIT_YES) candidates[n++] = (candidate_t){&state->nodes[i], i, job->gpu};
     }
     if (n > 1) qsort(candidates, n, sizeof candidates[0], stronger_first);

@@ -63,6 +63,9 @@ typedef struct sched_job {
     bool grows;              /* runs, and takes from min_nodes to max_nodes more */
     const uint32_t *members; /* grows: indices of the nodes it has */
     uint32_t n_members;
+    const uint32_t
+        *avoided; /* grows: indices of nodes that had too little memory for it, whatever they say */
+    uint32_t n_avoided;
 } sched_job_t;
 
 typedef struct sched_placement {

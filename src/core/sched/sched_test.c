@@ -344,6 +344,13 @@ static void a_running_job_grows_after_those_that_wait(void **state)
     sched_round(&jobs[1], 1, nodes, 3, placements);
     assert_true(placements[0].starts);
 
+    static const uint32_t avoided[] = {1};
+    jobs[1].avoided = avoided;
+    jobs[1].n_avoided = 1;
+    sched_round(&jobs[1], 1, nodes, 3, placements);
+    assert_false(placements[0].starts);
+    jobs[1].n_avoided = 0;
+
     jobs[0].min_nodes = jobs[0].max_nodes = 2; /* waits for a busy node: what it could use is kept for it */
     nodes[2].ready = false;
     sched_round(jobs, 2, nodes, 3, placements);

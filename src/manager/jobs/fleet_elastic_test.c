@@ -111,6 +111,25 @@ static void a_job_loses_a_worker_and_gets_another(void **state)
     fleet_info_free(info);
 }
 
+static void a_machine_that_ran_out_of_memory_is_not_tried_again(void **state)
+{
+    (void)state;
+    uint64_t id = run_elastic(2, 1, 2);
+    Inspan__V1__Failure failure = INSPAN__V1__FAILURE__INIT;
+    failure.status = INSPAN_NO_MEMORY;
+    failure.rank = 1;
+    failure.text = (char *)"out of memory on node n1, limit 300 MB";
+    tell_failed(id, 1, 0, 9, &failure);
+    open_view(id);
+    fleet_node_t *node = NULL;
+    assert_int_equal(fleet_unban(world.fleet, "n1", &node, &err), INSPAN_OK);
+    fleet_tick(world.fleet, world.now);
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 2);
+    join(3);
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 3);
+    assert_ptr_equal(node_of(id, 2), fleet_node_at(world.fleet, 2));
+}
+
 static void a_waiting_job_comes_before_one_that_grows(void **state)
 {
     (void)state;
@@ -280,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_A_WORLD(only_agents_that_know_how_take_part),
         IN_A_WORLD(a_job_loses_a_worker_and_gets_another),
+        IN_A_WORLD(a_machine_that_ran_out_of_memory_is_not_tried_again),
         IN_A_WORLD(a_waiting_job_comes_before_one_that_grows),
         IN_A_WORLD(a_lost_job_goes_on_from_its_last_checkpoint),
         IN_A_WORLD(a_drained_node_is_left_and_stays_drained),

@@ -416,17 +416,30 @@ static void grow(fleet_t *fleet, fleet_job_t *job, const fleet_node_t *node, ns_
     fleet_act(fleet, job, now);
 }
 
-/* Indices of the nodes that the job has; the caller frees them. */
-static const uint32_t *members_of(const fleet_t *fleet, const fleet_job_t *job, uint32_t *n)
+static bool is_at_work(const fleet_job_t *job, uint32_t r)
+{
+    return job->control.ranks[r].state < CONTROL_RANK_LEFT;
+}
+
+static bool ran_out_of_memory(const fleet_job_t *job, uint32_t r)
+{
+    const Inspan__V1__WorkerReport *report = job->reports[r];
+    return job->control.ranks[r].state == CONTROL_RANK_FAILED && report != NULL && report->failure != NULL &&
+           report->failure->status == INSPAN_NO_MEMORY;
+}
+
+/* Indices of the nodes of such workers; the caller frees them. */
+static const uint32_t *nodes_of(const fleet_t *fleet, const fleet_job_t *job,
+                                bool (*which)(const fleet_job_t *, uint32_t), uint32_t *n)
 {
     *n = 0;
-    uint32_t *members = calloc(CONTROL_RANKS_MAX, sizeof *members);
-    for (uint32_t r = 0; members != NULL && r < job->control.world; r++) {
-        if (job->control.ranks[r].state >= CONTROL_RANK_LEFT) continue;
+    uint32_t *nodes = calloc(CONTROL_RANKS_MAX, sizeof *nodes);
+    for (uint32_t r = 0; nodes != NULL && r < job->control.world; r++) {
+        if (!which(job, r)) continue;
         for (uint32_t i = 0; i < fleet->nodes.n; i++)
-            if (fleet->nodes.items[i]->handle == job->control.ranks[r].node) members[(*n)++] = i;
+            if (fleet->nodes.items[i]->handle == job->control.ranks[r].node) nodes[(*n)++] = i;
     }
-    return members;
+    return nodes;
 }
 
 /* ---- One round ---- */
@@ -460,8 +473,12 @@ static bool collect(const fleet_t *fleet, round_t *round)
         wish.grows = true;
         wish.min_nodes = 1;
         wish.max_nodes = wanted;
-        wish.members = members_of(fleet, job, &wish.n_members);
-        good = wish.members != NULL && add_wish(round, job, wish);
+        wish.members = nodes_of(fleet, job, is_at_work, &wish.n_members);
+        wish.avoided = nodes_of(fleet, job, ran_out_of_memory, &wish.n_avoided);
+        /* one that has too few anyway tries them again: it ends with that reason, or another process is gone
+         */
+        if (control_job_active(&job->control) < job->control.min_nodes) wish.n_avoided = 0;
+        good = add_wish(round, job, wish) && wish.members != NULL && wish.avoided != NULL;
     }
     return good;
 }
@@ -498,7 +515,10 @@ void fleet_schedule(fleet_t *fleet, ns_t now)
             carry_out(fleet, round.jobs.items[i], &round.placements[i], round.wishes.items[i].grows, now);
     }
     if (!good) fleet->look_at_queue = true; /* no memory now: at the next tick */
-    for (size_t i = 0; i < round.wishes.n; i++) free((void *)round.wishes.items[i].members);
+    for (size_t i = 0; i < round.wishes.n; i++) {
+        free((void *)round.wishes.items[i].members);
+        free((void *)round.wishes.items[i].avoided);
+    }
     free(round.offers);
     free(round.placements);
     vec_free(&round.jobs);
