@@ -117,7 +117,7 @@ static void enter_view(elastic_t *e, const elastic_event_t *event)
     memcpy(e->numbers, event->numbers, event->n * sizeof e->numbers[0]);
     /* V2: what the old view granted and voted is void, and so are its promises of chunks (N1); D, local sums
      * and held buckets stay as they are until DECIDE. */
-    e->live = e->voted = e->stuck = e->told_leave = false;
+    e->live = e->voted = e->stuck = e->told_leave = e->left = false;
     e->full = e->reported = e->votes = e->complete = e->wish = 0;
     e->salvaged = e->ready = e->promised = EMPTY_SET;
     if (PLANTED(e, DROPHELD)) e->held = EMPTY_SET;

@@ -1,7 +1,7 @@
 /*
  * The elastic step of one member as a pure state machine: events in, actions out. No socket, clock, thread or
  * include beyond base; no allocation after elastic_open. The same object runs in production, in the simulator
- * and in tests. Its rules have names (V1 ... N2); docs/step-protocol.md has their text, the code names each
+ * and in tests. Its rules have names (V1 ... D3); docs/step-protocol.md has their text, the code names each
  * rule where it lives.
  *
  *             VIEW (first)             every bucket held, grants computed,
@@ -34,15 +34,16 @@
  * the run that elastic_grant called `last` (or at once, when it gives none and says last) it feeds READY for
  * each bucket.
  *
- * drop. Leases that neither any survivor has computed nor any survivor was granted (the lost ones') are not
- * granted again but recorded as dropped, where at least one bucket must be reduced anew; then nothing is
- * salvaged, so that all buckets of a step count the same leases and the mean is over these. (Safe: with a
- * bucket that nobody holds nobody has committed.) If no lease at all would count, all are granted again.
- * Light steps never drop.
+ * drop. Where a bucket must be reduced anew and none is held, leases that neither any survivor has computed
+ * nor any survivor was granted (the lost ones') are not granted again but recorded as dropped (D1 - D3):
+ * every bucket of the step counts the others, and the mean is over these. Never all of a step; light steps
+ * never drop.
  *
- * Leaving. After EV_LEAVE the next COMMIT takes the member out of the full set: it contributes zeros, votes,
- * passes what it holds, and may go (LEFT) when a view without it is out. The last full member is kept. A
- * listener may go from the next COMMIT or DECIDE on.
+ * Leaving. After EV_LEAVE the next COMMIT takes the member out of the full set (G1): it contributes zeros,
+ * votes, passes what it holds, and may go (LEFT) when a view without it is out. The last full member is kept
+ * (G2). LEFT is said again in each view (G3). A listener may go from the next COMMIT or DECIDE on. Where no
+ * full member is left in a view, its leavers are full again (G4, FULL) until the next COMMIT that can let
+ * them go.
  */
 #ifndef STEP_ELASTIC_H
 #define STEP_ELASTIC_H
@@ -152,7 +153,8 @@ typedef enum elastic_action_type {
                           update to the chunks of elastic_applies() alone, count all leases but
                           elastic_dropped(). Then local sums and held buckets are empty. */
     ELASTIC_DO_FULL,   /* this member is full from now on */
-    ELASTIC_DO_LEFT,   /* this member is no longer needed; it votes on until a view without it is out */
+    ELASTIC_DO_LEFT,   /* this member is no longer needed, as long as its view is the newest (G3); it votes on
+                          until a view without it is out */
     ELASTIC_DO_STUCK,  /* the leader: no full member is left in this view, nothing goes on (P2) */
     ELASTIC_DO_END     /* the saving step is committed */
 } elastic_action_type_t;

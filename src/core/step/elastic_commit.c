@@ -243,7 +243,8 @@ static bool all_voted(const elastic_t *e)
     return e->voted && (e->votes & needed) == needed;
 }
 
-/* N2: whoever voted complete becomes full. Who wants to leave does not stay full, but the last one does. */
+/* N2: whoever voted complete becomes full. G1: who wants to leave does not stay full. G2: but the last one
+ * does. */
 static uint64_t next_full(const elastic_t *e)
 {
     uint64_t full = e->full | e->complete;

@@ -116,46 +116,55 @@ static void choose_sources(elastic_t *e, uint64_t step)
     }
 }
 
-/* drop: leases that nobody here has computed or was granted are the lost ones'. They do not count any more
- * where a bucket must be reduced anew; buckets that count others are reduced anew then, too. */
-static elastic_set_t drop_lost(elastic_t *e, uint64_t step, elastic_set_t computed, elastic_set_t given_up)
+/* D1: leases that nobody here has computed or was granted are the lost ones'. Never all of a step. */
+static elastic_set_t lost_leases(const elastic_t *e, elastic_set_t left, elastic_set_t computed,
+                                 elastic_set_t given_up)
 {
-    elastic_set_t all = set_first(e->config.leases), counting = set_or(computed, given_up);
-    e->out.dropped = set_empty(counting) ? EMPTY_SET : set_minus(all, counting);
-    for (uint32_t i = 0; i < e->n; i++)
-        if (at(e, i, step) && !set_empty(e->reports[i].held) &&
-            !set_equal(e->reports[i].dropped, e->out.dropped))
-            e->out.held = EMPTY_SET;
-    return set_minus(set_minus(all, computed), e->out.dropped);
+    elastic_set_t lost = set_minus(left, given_up);
+    bool all = set_empty(computed) && set_equal(lost, left);
+    return all || !set_empty(e->out.held) ? EMPTY_SET : lost;
 }
 
 /* L1, R2: if at least one bucket must be reduced anew, all leases outside the union of the D are granted
- * again. */
+ * again. D1: under drop but for the lost ones, where no held bucket counts them already. D2: what was dropped
+ * stays dropped. */
 static elastic_set_t leases_to_grant(elastic_t *e, uint64_t step, elastic_set_t computed,
                                      elastic_set_t given_up)
 {
     e->out.dropped = EMPTY_SET;
     if (step == elastic_end(e)) return EMPTY_SET;
-    if (set_empty(set_minus(elastic_buckets_of(e, step), e->out.held))) { /* nothing is computed or dropped */
-        for (uint32_t i = 0; i < e->n; i++)
-            if (at(e, i, step)) e->out.dropped = set_or(e->out.dropped, e->reports[i].dropped);
-        return EMPTY_SET;
+    for (uint32_t i = 0; i < e->n; i++)
+        if (at(e, i, step)) e->out.dropped = set_or(e->out.dropped, e->reports[i].dropped);
+    if (set_empty(set_minus(elastic_buckets_of(e, step), e->out.held))) return EMPTY_SET;
+    elastic_set_t left = set_minus(set_minus(set_first(e->config.leases), computed), e->out.dropped);
+    if (!e->config.drop || elastic_light_step(e, step)) return left;
+    elastic_set_t lost = lost_leases(e, left, computed, given_up);
+    e->out.dropped = set_or(e->out.dropped, lost);
+    return set_minus(left, lost);
+}
+
+/* N2: nobody who never was full becomes so here. G4: but where nobody else is left, leavers do their duty
+ * again. */
+static uint64_t full_members(elastic_t *e)
+{
+    uint64_t full = 0, leaving = 0;
+    for (uint32_t i = 0; i < e->n; i++) {
+        elastic_role_t role = e->reports[i].role;
+        if (role == ELASTIC_FULL) full |= 1ull << i;
+        if (role == ELASTIC_LEAVING) leaving |= 1ull << i;
+        if (role >= ELASTIC_FULL && e->reports[i].leave) e->wish |= 1ull << i;
     }
-    if (e->config.drop && !elastic_light_step(e, step)) return drop_lost(e, step, computed, given_up);
-    return set_minus(set_first(e->config.leases), computed);
+    return full ? full : leaving;
 }
 
 inspan_status_t elastic_decide(elastic_t *e, bool *stuck)
 {
-    uint64_t step = 0, full = 0;
+    uint64_t step = 0;
     *stuck = !highest_step(e, &step);
     if (*stuck) return INSPAN_OK;
     inspan_status_t status = choose_step(e, &step);
     if (status != INSPAN_OK) return status;
-    for (uint32_t i = 0; i < e->n; i++) { /* N2: nobody becomes full here */
-        if (e->reports[i].role == ELASTIC_FULL) full |= 1ull << i;
-        if (e->reports[i].role == ELASTIC_FULL && e->reports[i].leave) e->wish |= 1ull << i;
-    }
+    uint64_t full = full_members(e);
     *stuck = full == 0 && step != elastic_end(e);
     if (*stuck) return INSPAN_OK;
     elastic_message_t *out = elastic_draft(e, ELASTIC_DECIDE);

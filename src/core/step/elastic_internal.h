@@ -163,7 +163,7 @@ struct elastic {
     elastic_set_t promised;
 
     bool wants_leave, told_leave; /* told: in this view, by REPORT or LEAVE */
-    bool left, stuck, ended;      /* LEFT, STUCK (of this view), END were done */
+    bool left, stuck, ended;      /* LEFT, STUCK (of this view both), END were done */
     bool said_complete;           /* in this step's vote (N2) */
     /* By the grants that a VIEW ended: number + 1 of the worker that each lease of this step was granted to.
      */

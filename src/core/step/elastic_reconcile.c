@@ -106,10 +106,10 @@ static inspan_status_t check_step_and_role(elastic_t *e, const elastic_message_t
         return bad_decision(e, "a committed step would be undone", m->step, e->step); /* I4 */
     if (!fresh && m->step > e->step && (m->step != e->step + 1 || !elastic_holds_all(e)))
         return bad_decision(e, "a step committed of which not every bucket is here", m->step,
-                            e->step);                               /* R1 */
-    if (m->step != elastic_end(e) && in(m->full, e->index) != full) /* N2 */
-        return bad_decision(e, full ? "full, and not named" : "named full, and is not", in(m->full, e->index),
-                            full);
+                            e->step);                                             /* R1 */
+    bool may = full || e->role == ELASTIC_LEAVING, named = in(m->full, e->index); /* N2, G4 */
+    if (m->step != elastic_end(e) && (named ? !may : full))
+        return bad_decision(e, full ? "full, and not named" : "named full, and is not", named, full);
     return INSPAN_OK;
 }
 
@@ -117,16 +117,17 @@ static inspan_status_t check_step_and_role(elastic_t *e, const elastic_message_t
 static inspan_status_t check_salvage(elastic_t *e, const elastic_message_t *m)
 {
     bool here = e->role != ELASTIC_FRESH && m->step == e->step;
-    bool redone = e->config.drop && set_empty(m->held) && !set_equal(m->dropped, e->dropped);
     for (uint32_t b = 0; b < e->config.buckets; b++) {
         bool held = here && elastic_has(&e->held, b), salvaged = elastic_has(&m->held, b);
-        if (held && !salvaged && !redone && !PLANTED(e, NOSALV))
+        if (held && !salvaged && !PLANTED(e, NOSALV))
             return bad_decision(e, "a held bucket is not salvaged", b, b);
         if (held && salvaged && m->tag[b] != e->tag[b])
             return bad_decision(e, "a held bucket was reduced in another view", m->tag[b], e->tag[b]);
         if (salvaged && (in(m->need[b], e->index) == held || (m->source[b] == e->index && !held)))
             return bad_decision(e, "who holds a salvaged bucket, and who needs it", b, b);
     }
+    if (here && !set_empty(set_minus(e->dropped, m->dropped)))
+        return bad_decision(e, "a dropped lease counts again", 0, set_lowest(e->dropped)); /* D2 */
     elastic_set_t needed = elastic_buckets_of(e, m->step);
     bool end = m->step == elastic_end(e), anew = !end && !set_empty(set_minus(needed, m->held));
     if (!set_empty(set_minus(m->held, end ? EMPTY_SET : needed)))
@@ -168,7 +169,7 @@ static inspan_status_t act_on_decision(elastic_t *e)
     } else if (m->step > e->step) {
         elastic_commit_step(e); /* R1 */
     }
-    if (e->role == ELASTIC_LISTENER && in(m->full, e->index)) { /* SELFFULL alone gets here */
+    if (e->role != ELASTIC_FULL && in(m->full, e->index)) { /* G4, or planted: SELFFULL */
         e->role = ELASTIC_FULL;
         elastic_do(e, ELASTIC_DO_FULL, 0, 0);
     }

@@ -37,8 +37,9 @@ typedef struct proc {
     world_t *world;
     elastic_t *e;
     uint32_t number, fuse; /* fuse: dies at the fuse-th action from now; 0: does not */
-    bool up, left, stuck, ended;
+    bool up, stuck, ended;
     uint64_t view, next_step; /* as last seen: never go back */
+    uint64_t left;            /* view in which it said LEFT, 0: none */
     bool has_step;
     uint64_t weights[BUCKETS];
     tensor_t local[BUCKETS], held[BUCKETS];
@@ -311,7 +312,7 @@ static void perform(void *context, const elastic_action_t *action)
     case ELASTIC_DO_FULL: world->result->rejoined++; break;
     case ELASTIC_DO_LEFT:
         world->result->left++;
-        p->left = true;
+        p->left = action->view;
         break;
     case ELASTIC_DO_STUCK:
         world->result->stuck++;
@@ -542,7 +543,8 @@ static bool copy_something(proc_t *p)
             copy->sent = true;
             return true;
         }
-        if (!world->thorough && below(world, 3) == 0) continue;
+        bool late = copy->view < elastic_view(p->e); /* what an ended view left is long under way */
+        if (!world->thorough && (late ? below(world, 20) != 0 : below(world, 3) == 0)) continue;
         copy->delivered = true;
         if (!copy->chunk) {
             if (copy->step == elastic_step(p->e)) receive_bucket(p, &copy->tensor, copy->view, copy->bucket);
@@ -604,7 +606,7 @@ static bool manage(world_t *world)
     bool broken = false;
     for (uint32_t i = 0; i < now->n; i++) {
         proc_t *p = &world->procs[now->numbers[i]];
-        if (!p->up || (p->left && below(world, 2))) gone |= 1u << p->number;
+        if (!p->up || (p->left == world->view && below(world, 2))) gone |= 1u << p->number;
         if (gone && below(world, 3) == 0) break; /* one after the other */
         broken =
             broken || (p->up && elastic_phase(p->e) == ELASTIC_BROKEN && elastic_view(p->e) == world->view);
