@@ -496,6 +496,7 @@ static void summaries(void **state)
     job.ranks = list;
     job.view = 1;
     ranks[1].rank = 1;
+    ranks[0].state = ranks[1].state = (char *)(uintptr_t) "done";
     ranks[0].summary_json =
         (char *)(uintptr_t) "{\"steps\": 5, \"samples\": 30, \"compute_s\": 2, \"exposed_comm_s\": 0.5,"
                             "\"bytes_sent\": 100, \"param_hash\": \"ab\", \"loss_first\": 3, \"loss_last\": "

@@ -100,6 +100,8 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     json_t *out = json_object();
     rank_view_t *views = calloc(job->n_ranks + 1, sizeof *views);
     double samples = 0, compute_s = 0, exposed_s = 0, bytes = 0, steps = 0, recomputed = 0;
+    double all_samples = 0, recoveries = 0, worst_s = 0;
+    const rank_view_t *last = NULL; /* the lowest that saw the end */
     bool differ = false;
     bool done = strcmp(job->state, "done") == 0; /* else each rank may have stopped at a step of its own */
     json_set_number(out, "job", (double)job->id);
@@ -116,8 +118,14 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
         steps =
             largest_or(steps, own_number(&views[i], "steps", progress != NULL ? (double)progress->step : 0));
         recomputed += own_number(&views[i], "samples_recomputed", 0);
-        differ = differ || (done && strcmp(views[i].hash, views[0].hash) != 0);
+        all_samples = largest_or(all_samples, own_number(&views[i], "samples_all", 0));
+        worst_s = largest_or(worst_s, own_number(&views[i], "recovery_worst_s", 0));
+        recoveries = largest_or(recoveries, own_number(&views[i], "recoveries", 0));
+        if (strcmp(views[i].rank->state, "done") != 0) continue; /* it was lost or has left */
+        if (last == NULL) last = &views[i];
+        differ = differ || (done && strcmp(views[i].hash, last->hash) != 0);
     }
+    if (all_samples > 0) samples = all_samples; /* who was lost could not say what it had done at the end */
     json_set_number(out, "steps", steps);
     json_set_number(out, "samples", samples);
     copy_common(out, views, n);
@@ -126,8 +134,11 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     json_set_number(out, "bytes_sent", bytes);
     json_set_number(out, "views", (double)job->view);
     json_set_number(out, "samples_recomputed", recomputed);
+    json_set_number(out, "workers_lost", (double)job->workers_lost);
+    json_set_number(out, "recoveries", recoveries);
+    json_set_number(out, "recovery_worst_s", worst_s);
     json_set_string(out, "param_hash",
-                    n > 0 && done && !differ && views[0].hash[0] != '\0' ? views[0].hash : NULL);
+                    last != NULL && done && !differ && last->hash[0] != '\0' ? last->hash : NULL);
     if (differ) json_set_bool(out, "hashes_differ", true);
     json_t *nodes = json_array();
     for (size_t i = 0; i < n; i++) json_append(nodes, node_json(&views[i], samples));
@@ -180,6 +191,22 @@ static void print_nodes(FILE *out, const json_t *nodes)
     table_close(table);
 }
 
+/* Where members came and went. */
+static void print_views(FILE *out, const json_t *summary)
+{
+    char text[32];
+    const double views = json_get_number(summary, "views", 1),
+                 lost = json_get_number(summary, "workers_lost", 0);
+    const double worst_s = json_get_number(summary, "recovery_worst_s", 0);
+    if (views <= 1) return;
+    fprintf(out, "  %.0f views; %.0f workers lost; %.0f samples computed again", views, lost,
+            json_get_number(summary, "samples_recomputed", 0));
+    if (lost > 0 && worst_s >= 0 && worst_s < 9e9)
+        fprintf(out, "; after a loss the next step was committed within %s",
+                units_format_duration((ns_t)(worst_s * 1e9), text, sizeof text));
+    fputc('\n', out);
+}
+
 void summary_print(FILE *out, const json_t *summary)
 {
     char name[160], text[32];
@@ -196,6 +223,7 @@ void summary_print(FILE *out, const json_t *summary)
     fputc('\n', out);
     print_loss(out, summary, "loss    ", "loss_first", "loss_last");
     print_loss(out, summary, "held-out", "validation_first", "validation_last");
+    print_views(out, summary);
     print_nodes(out, json_get(summary, "nodes"));
     const char *hash = json_get_string(summary, "param_hash");
     if (json_get_bool(summary, "hashes_differ", false))

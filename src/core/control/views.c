@@ -75,6 +75,9 @@ static const char *short_text(const control_rank_t *rank, const char *text)
     char node[INSPAN_NAME_MAX + 16];
     int length = snprintf(node, sizeof node, "node %s: ", rank->node_name);
     if (strncmp(text, node, (size_t)length) == 0) return text + length;
+    length = snprintf(node, sizeof node, " on node %s", rank->node_name);
+    const char *at = strncmp(text, "worker of rank ", 15) == 0 ? strstr(text, node) : NULL;
+    if (at != NULL) return at + length + strspn(at + length, ": ");
     return strncmp(text, "worker ", 7) == 0 ? text + 7 : text;
 }
 
