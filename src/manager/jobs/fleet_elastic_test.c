@@ -79,6 +79,26 @@ static void only_agents_that_know_how_take_part(void **state)
     fleet_cancel(world.fleet, id, "over", world.now, &(fleet_job_t *){NULL}, &err);
 }
 
+static void notes_are_shown_to_who_watches(void **state)
+{
+    (void)state;
+    uint64_t id = run_elastic(2, 1, 2);
+    Inspan__V1__Note note = INSPAN__V1__NOTE__INIT;
+    note.job_id = id;
+    note.rank = 1;
+    note.text = (char *)(uintptr_t) "the checkpoint of step 5 was not written: the disk is full";
+    fleet_note(world.fleet, node_of(id, 1), &note, world.now);
+    assert_string_equal(world.news,
+                        "rank 1 (n1): the checkpoint of step 5 was not written: the disk is full");
+    note.text = (char *)(uintptr_t) "x";
+    fleet_note(world.fleet, node_of(id, 0), &note, world.now); /* another node's worker */
+    note.rank = 77;
+    fleet_note(world.fleet, node_of(id, 1), &note, world.now);
+    note.job_id = id + 1;
+    fleet_note(world.fleet, node_of(id, 1), &note, world.now);
+    assert_non_null(strstr(world.news, "the disk is full"));
+}
+
 static void a_job_loses_a_worker_and_gets_another(void **state)
 {
     (void)state;
@@ -212,6 +232,12 @@ static void a_lost_job_goes_on_from_its_last_checkpoint(void **state)
     assert_int_equal(fleet_info_message(info)->n_checkpoints, FLEET_CHECKPOINTS);
     assert_int_equal(fleet_info_message(info)->workers_lost, 1);
     fleet_info_free(info);
+    info = fleet_job_info(fleet_job(world.fleet, id), false);
+    assert_int_equal(fleet_info_message(info)->n_checkpoints, 1);
+    const fleet_job_t *known = fleet_job(world.fleet, id);
+    assert_int_equal(fleet_info_message(info)->checkpoints[0]->step,
+                     known->checkpoints[known->n_checkpoints - 1]->step);
+    fleet_info_free(info);
 }
 
 static void a_drained_node_is_left_and_stays_drained(void **state)
@@ -301,6 +327,7 @@ int main(void)
         IN_A_WORLD(a_job_loses_a_worker_and_gets_another),
         IN_A_WORLD(a_machine_that_ran_out_of_memory_is_not_tried_again),
         IN_A_WORLD(a_waiting_job_comes_before_one_that_grows),
+        IN_A_WORLD(notes_are_shown_to_who_watches),
         IN_A_WORLD(a_lost_job_goes_on_from_its_last_checkpoint),
         IN_A_WORLD(a_drained_node_is_left_and_stays_drained),
         IN_A_WORLD(a_restarted_manager_announces_its_view_again),

@@ -108,6 +108,10 @@ fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
         convert_failure(&control->cause, &info->failure);
         message->failure = &info->failure;
     }
+    if (job->n_checkpoints > 0) { /* who watches fetches the newest */
+        message->n_checkpoints = 1;
+        message->checkpoints = &job->checkpoints[job->n_checkpoints - 1];
+    }
     if (!whole) return info;
     message->config = job->request->config;
     for (uint32_t r = lead; r < world && message->summary_json[0] == '\0'; r++)
