@@ -109,7 +109,8 @@ static int close_scene(void **state)
 
 /* ---- Orders */
 
-static Inspan__V1__Artifact *resume; /* of the next start */
+static Inspan__V1__Artifact *resume; /* of the next start, as the next two */
+static uint32_t newcomer_rank;       /* 0: no newcomer */
 
 static void order_start_with(uint64_t job, const char *mode, Inspan__V1__DataFile *data)
 {
@@ -123,12 +124,14 @@ static void order_start_with(uint64_t job, const char *mode, Inspan__V1__DataFil
     start.n_data = data != NULL;
     start.data = &data;
     start.resume = resume;
+    start.rank = newcomer_rank;
+    start.newcomer = newcomer_rank > 0;
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_START;
     down.start = &start;
     test_manager_order(manager, &down);
 }
 
-static void order_view_number(uint64_t job, uint64_t number)
+static void order_view_of(uint64_t job, uint64_t number, uint32_t rank)
 {
     uint8_t key[32] = {1, 2, 3};
     Inspan__V1__Member member = INSPAN__V1__MEMBER__INIT, *members = &member;
@@ -137,6 +140,7 @@ static void order_view_number(uint64_t job, uint64_t number)
     member.node = (char *)"attic";
     member.address = (char *)"127.0.0.1";
     member.port = 7555;
+    member.rank = view.rank = rank;
     view.job_id = job;
     view.view = number;
     view.n_members = 1;
@@ -146,6 +150,11 @@ static void order_view_number(uint64_t job, uint64_t number)
     down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_VIEW;
     down.view = &view;
     test_manager_order(manager, &down);
+}
+
+static void order_view_number(uint64_t job, uint64_t number)
+{
+    order_view_of(job, number, 0);
 }
 
 static void order_view(uint64_t job)
@@ -754,6 +763,38 @@ static void test_a_worker_is_taken_over(void **state)
     test_manager_wait_freed(manager, 1);
 }
 
+static bool state_has(const char *name)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/jobs/1/%s", state_folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* Members of a job come and go on one node: what one has saved goes when the next comes. */
+static void test_checkpoints_of_lost_workers_go(void **state)
+{
+    (void)state;
+    order_start(1, "elastic");
+    test_manager_wait_artifact(manager, 1);
+    pid_t pid = (pid_t)test_manager_wait_state(manager, 1, STATE(RUNNING))->pid;
+    for (newcomer_rank = 4; newcomer_rank < 7; newcomer_rank++) {
+        assert_true(state_has(newcomer_rank == 4   ? "out/step-00000002/manifest.json"
+                              : newcomer_rank == 5 ? "rank-4/out/step-00000002/manifest.json"
+                                                   : "rank-5/out/step-00000002/manifest.json"));
+        kill(pid, SIGKILL);
+        test_manager_wait_rank(manager, 1, newcomer_rank == 4 ? 0 : newcomer_rank - 1, STATE(FAILED), true);
+        order_start_with(1, "elastic", NULL);
+        pid = (pid_t)test_manager_wait_rank(manager, 1, newcomer_rank, STATE(BOUND), false)->pid;
+        assert_false(state_has("out"));
+        assert_false(newcomer_rank == 6 && state_has("rank-4/out"));
+        assert_true(state_has("rank-0.log")); /* people read them afterwards */
+        if (newcomer_rank == 6) break;
+        order_view_of(1, newcomer_rank, newcomer_rank); /* any higher number */
+        test_manager_wait_artifact(manager, newcomer_rank - 2);
+    }
+    newcomer_rank = 0;
+}
+
 /* SIGTERM: the worker hands over its work; the manager lets it go; then the agent ends. */
 static void test_leaves_when_it_is_asked_to_end(void **state)
 {
@@ -806,6 +847,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_private_folder, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leftovers_are_ended, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_a_worker_is_taken_over, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_checkpoints_of_lost_workers_go, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leaves_when_it_is_asked_to_end, open_scene, close_scene),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,6 +42,8 @@ void test_manager_wait_freed(test_manager_t *manager, uint64_t job);
 /* The n-th registration of an artifact, message of the ledger, report of a worker with this view open. */
 const Inspan__V1__Artifact *test_manager_wait_artifact(test_manager_t *manager, unsigned number);
 const Inspan__V1__LedgerSpans *test_manager_wait_ledger(test_manager_t *manager, unsigned number);
+const Inspan__V1__WorkerReport *test_manager_wait_rank(test_manager_t *manager, uint64_t job, uint32_t rank,
+                                                       Inspan__V1__WorkerState state, bool without_process);
 const Inspan__V1__WorkerReport *test_manager_wait_view(test_manager_t *manager, uint64_t job, uint64_t view);
 unsigned test_manager_reports(test_manager_t *manager, uint64_t job, Inspan__V1__WorkerState state);
 

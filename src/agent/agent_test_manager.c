@@ -431,6 +431,25 @@ const Inspan__V1__LedgerSpans *test_manager_wait_ledger(test_manager_t *manager,
     return wait_kind(manager, INSPAN__V1__AGENT_UP__KIND_LEDGER, number)->ledger;
 }
 
+const Inspan__V1__WorkerReport *test_manager_wait_rank(test_manager_t *manager, uint64_t job, uint32_t rank,
+                                                       Inspan__V1__WorkerState state, bool without_process)
+{
+    ns_t deadline = os_now() + 20 * NS_PER_S;
+    pthread_mutex_lock(&manager->mutex);
+    for (;;) {
+        for (size_t i = 0; i < manager->ups.n; i++) {
+            const Inspan__V1__AgentUp *up = manager->ups.items[i];
+            if (up->kind_case != INSPAN__V1__AGENT_UP__KIND_WORKER || up->worker->job_id != job ||
+                up->worker->rank != rank || up->worker->state != state ||
+                (without_process && up->worker->pid != 0))
+                continue;
+            pthread_mutex_unlock(&manager->mutex);
+            return up->worker;
+        }
+        wait_change(manager, deadline, "the state of one of a job's workers");
+    }
+}
+
 const Inspan__V1__WorkerReport *test_manager_wait_view(test_manager_t *manager, uint64_t job, uint64_t view)
 {
     ns_t deadline = os_now() + 20 * NS_PER_S;

@@ -100,6 +100,9 @@ typedef struct process {
     bool fresh;          /* the only rank of its job here: what an earlier job of that number left goes */
     uint64_t jobs_in_use[AGENT_WORKERS];
     size_t n_jobs_in_use;
+    uint32_t ranks_in_use[AGENT_WORKERS]; /* of its job, here, that still run */
+    size_t n_ranks_in_use;
+    bool job_folder_in_use; /* by one of them */
 } process_t;
 
 /* The manager's order to start a worker; message is taken over. */

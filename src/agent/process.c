@@ -416,6 +416,9 @@ static void choose_folder(process_t *process)
     for (agent_worker_t *other = NULL; (other = agent_core_each(agent->core, other)) != NULL;) {
         if (other->job == job) process->fresh = false;
         process->jobs_in_use[process->n_jobs_in_use++] = other->job;
+        if (other->job != job || other->phase == AGENT_GONE) continue;
+        process->ranks_in_use[process->n_ranks_in_use++] = other->rank;
+        process->job_folder_in_use |= other->shell != NULL && ((process_t *)other->shell)->fresh;
     }
     process_set_paths(process);
 }

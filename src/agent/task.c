@@ -141,12 +141,46 @@ static inspan_status_t get_resume(agent_task_t *task, const Inspan__V1__Artifact
     return status;
 }
 
+static void remove_artifacts(const char *folder)
+{
+    static const char *const kinds[] = {"out", "resume"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char path[PATH_MAX];
+        inspan_error_t err;
+        snprintf(path, sizeof path, "%.3900s/%s", folder, kinds[i]);
+        if (os_remove_all(path, &err) != INSPAN_OK) log_warn("%s", err.text);
+    }
+}
+
+/* Checkpoints of workers of this job that are gone from here: those that count are registered, and a job
+ * whose members come and go must not fill the disk. */
+static void sweep_earlier_ranks(const process_t *process)
+{
+    char job_folder[PATH_MAX];
+    snprintf(job_folder, sizeof job_folder, "%.3300s/jobs/%llu", process->agent->folder,
+             (unsigned long long)process->order->job_id);
+    if (!process->job_folder_in_use && !process->fresh) remove_artifacts(job_folder);
+    DIR *listing = opendir(job_folder);
+    for (struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) {
+        char path[PATH_MAX];
+        unsigned rank = 0;
+        int end = 0;
+        if (sscanf(entry->d_name, "rank-%u%n", &rank, &end) != 1 || entry->d_name[end] != '\0') continue;
+        bool used = rank == process->order->rank;
+        for (size_t i = 0; i < process->n_ranks_in_use; i++) used |= process->ranks_in_use[i] == rank;
+        snprintf(path, sizeof path, "%.3600s/%s", job_folder, entry->d_name);
+        if (!used) remove_artifacts(path);
+    }
+    if (listing != NULL) closedir(listing);
+}
+
 static inspan_status_t prepare(agent_task_t *task, inspan_error_t *err)
 {
     const process_t *process = task->process;
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.3900s/jobs", process->agent->folder);
     job_files_prune(path, process->jobs_in_use, process->n_jobs_in_use);
+    sweep_earlier_ranks(process);
     inspan_status_t status = process->fresh ? os_remove_all(process->folder, err) : INSPAN_OK;
     if (status == INSPAN_OK) status = os_mkdir_all(process->folder, 0700, err);
     if (status != INSPAN_OK) return status;
