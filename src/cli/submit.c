@@ -345,6 +345,7 @@ inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interr
     }
     if (status != INSPAN_OK) return status;
     request.keep_checkpoints = submit_keep(submit);
+    request.abort_on_loss = strcmp(submit->job.on_loss, "abort") == 0;
     request.name = (char *)(uintptr_t)submit->job.name;
     request.config = config;
     request.n_data = submit->n_data;

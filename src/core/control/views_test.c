@@ -102,8 +102,9 @@ static void what_repeats_anywhere_ends_the_job(void **state)
     assert_string_equal(w.job.reason, "rank 1 on node b (10.0.0.2:7501): data.path: bad magic");
     end(&w);
     run_up(&w, 2, 1, 2);
-    failed(&w, 1, INSPAN_NO_MEMORY, "out of memory");
+    failed(&w, 1, INSPAN_NO_MEMORY, "worker of rank 1 on node b: out of memory");
     assert_int_equal(w.job.state, CONTROL_RUNNING);
+    assert_string_equal(w.news, "lost worker 1 on node b (out of memory); 1 member goes on");
     assert_int_equal(grow(&w, 3), INSPAN_OK);
     tell(&w, 2, CONTROL_RANK_STARTED);
     failed(&w, 2, INSPAN_NOT_FOUND, "no file there"); /* the newcomer's own trouble */
