@@ -97,6 +97,32 @@ static inspan_status_t check_artifact(const fleet_t *fleet, const Inspan__V1__Ar
     return INSPAN_OK;
 }
 
+/* The list anew; files of checkpoints that are not kept any more go at once: they are large. */
+static void reload(fleet_t *fleet, fleet_job_t *job)
+{
+    Inspan__V1__Artifact **old = job->checkpoints;
+    uint32_t n = job->n_checkpoints;
+    inspan_error_t err;
+    job->checkpoints = NULL;
+    job->n_checkpoints = 0;
+    bool whole = fleet_load_artifacts(fleet, job, &err) == INSPAN_OK;
+    if (!whole) log_warn("%s", err.text);
+    for (uint32_t i = 0; i < n; i++) {
+        for (size_t k = 0; whole && k < old[i]->n_files; k++)
+            if (!fleet_names_file(fleet, old[i]->files[k]->hash))
+                fleet->ports.file_dropped(fleet->ports.context, old[i]->files[k]->hash);
+        free_artifact(old[i]);
+    }
+    free(old);
+}
+
+static uint32_t kept_of(const fleet_job_t *job)
+{
+    uint32_t keep = job->request->keep_checkpoints;
+    if (keep == 0) return FLEET_CHECKPOINTS;
+    return keep < FLEET_KEEP_MAX ? keep : FLEET_KEEP_MAX;
+}
+
 static inspan_status_t register_artifact(fleet_t *fleet, fleet_job_t *job,
                                          const Inspan__V1__Artifact *message, inspan_error_t *err)
 {
@@ -110,13 +136,10 @@ static inspan_status_t register_artifact(fleet_t *fleet, fleet_job_t *job,
                                .result = message->result,
                                .wall = os_wall_now(),
                                .message = {packed.data, packed.bytes}};
-    uint32_t keep = job->request->keep_checkpoints > 0 ? job->request->keep_checkpoints : FLEET_CHECKPOINTS;
-    status = registry_put_artifact(fleet->registry, &row, keep, err);
+    status = registry_put_artifact(fleet->registry, &row, kept_of(job), err);
     free(packed.data);
-    if (status != INSPAN_OK) return status;
-    inspan_error_t later;
-    if (fleet_load_artifacts(fleet, job, &later) != INSPAN_OK) log_warn("%s", later.text);
-    return INSPAN_OK;
+    if (status == INSPAN_OK) reload(fleet, job);
+    return status;
 }
 
 static void tell(fleet_t *fleet, fleet_job_t *job, const Inspan__V1__Artifact *message)

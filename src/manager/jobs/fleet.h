@@ -31,6 +31,7 @@
 #define FLEET_REPORT_MAX  (128 << 10)
 #define FLEET_FAILURE_MAX (2 << 10)
 #define FLEET_KEY_BYTES   32
+#define FLEET_KEEP_MAX    1000
 #define FLEET_CHECKPOINTS 3    /* kept of a job that does not say how many */
 #define FLEET_SPANS_MAX   256  /* of the ledger, in one message */
 #define FLEET_SHARES_MAX  1024 /* of one span */
@@ -77,6 +78,7 @@ typedef struct fleet_ports {
     /* text NULL: progress only. ended: for good, the last call about this job. */
     void (*job_changed)(void *context, fleet_job_t *job, const char *text, bool ended);
     bool (*file_present)(void *context, const char *hash, uint64_t bytes);
+    void (*file_dropped)(void *context, const char *hash); /* nobody needs it any more */
 } fleet_ports_t;
 
 inspan_status_t fleet_open(registry_t *registry, const fleet_ports_t *ports, ns_t now, fleet_t **fleet,

@@ -166,9 +166,11 @@ static void a_waiting_job_comes_before_one_that_grows(void **state)
 static Inspan__V1__Artifact artifact_of(uint64_t job, uint32_t rank, uint64_t step, bool result)
 {
     static Inspan__V1__ResultFile file, *files[] = {&file};
+    static char hash[33];
     inspan__v1__result_file__init(&file);
+    snprintf(hash, sizeof hash, "0123456789abcdef%016x", (unsigned)step);
     file.name = (char *)"model.safetensors";
-    file.hash = (char *)"0123456789abcdef0123456789abcdef";
+    file.hash = hash;
     Inspan__V1__Artifact artifact = INSPAN__V1__ARTIFACT__INIT;
     artifact.job_id = job;
     artifact.rank = rank;
@@ -199,10 +201,11 @@ static void a_lost_job_goes_on_from_its_last_checkpoint(void **state)
     assert_int_equal(save(&artifact), INSPAN_OK);
     assert_true(fleet_names_file(world.fleet, artifact.files[0]->hash));
     for (uint64_t step = 200; step <= 500; step += 100) {
-        artifact.step = step;
+        artifact = artifact_of(id, 0, step, false);
         assert_int_equal(save(&artifact), INSPAN_OK);
     }
     assert_int_equal(fleet_job(world.fleet, id)->n_checkpoints, FLEET_CHECKPOINTS);
+    assert_int_equal(world.dropped, 2); /* of those that are not kept */
     artifact.files[0]->name = (char *)"../evil";
     assert_int_equal(save(&artifact), INSPAN_INVALID);
     artifact.files[0]->name = (char *)"model.safetensors";
@@ -238,6 +241,28 @@ static void a_lost_job_goes_on_from_its_last_checkpoint(void **state)
     assert_int_equal(fleet_info_message(info)->checkpoints[0]->step,
                      known->checkpoints[known->n_checkpoints - 1]->step);
     fleet_info_free(info);
+}
+
+static void a_view_that_cannot_be_stored_is_not_announced(void **state)
+{
+    (void)state;
+    uint64_t id = run_elastic(3, 1, 3);
+    fleet_node_t *nodes[] = {node_of(id, 0), node_of(id, 1), node_of(id, 2)};
+    uint32_t before = world.views;
+    break_disk(true);
+    tell_failed(id, 2, 0, 9, NULL);
+    pass(3 * S, nodes, 3);
+    assert_int_equal(world.views, before);
+    assert_int_equal(state_of(id), CONTROL_RUNNING);
+    break_disk(false);
+    pass(2 * S, nodes, 3);
+    assert_int_equal(world.views, before + 2);
+    assert_int_equal(world.members, 2);
+    uint64_t view = fleet_job(world.fleet, id)->control.view;
+    assert_true(view > 1);
+    restart();
+    assert_int_equal(fleet_job(world.fleet, id)->control.view, view);
+    assert_int_equal(fleet_job(world.fleet, id)->control.members.n, 2);
 }
 
 static void a_drained_node_is_left_and_stays_drained(void **state)
@@ -329,6 +354,7 @@ int main(void)
         IN_A_WORLD(a_waiting_job_comes_before_one_that_grows),
         IN_A_WORLD(notes_are_shown_to_who_watches),
         IN_A_WORLD(a_lost_job_goes_on_from_its_last_checkpoint),
+        IN_A_WORLD(a_view_that_cannot_be_stored_is_not_announced),
         IN_A_WORLD(a_drained_node_is_left_and_stays_drained),
         IN_A_WORLD(a_restarted_manager_announces_its_view_again),
         IN_A_WORLD(the_ledger_is_kept),

@@ -20,6 +20,7 @@ typedef struct fleet_world {
     char last_end[CONTROL_REASON_MAX + 32];
     uint32_t leaves, newcomers, members; /* members: of the last view sent */
     bool first, files;                   /* first: so was that view; files: the store has every file */
+    uint32_t dropped;                    /* files */
     uint64_t resume;                     /* step of the checkpoint of the last start; 0: none */
     char news[CONTROL_REASON_MAX + 32];
 } fleet_world_t;

@@ -62,11 +62,20 @@ static bool have_no_file(void *context, const char *hash, uint64_t bytes)
     return world.files;
 }
 
+static void drop_file(void *context, const char *hash)
+{
+    (void)context, (void)hash;
+    world.dropped++;
+}
+
 static void open_world(void)
 {
     inspan_error_t err = {0};
-    fleet_ports_t ports = {
-        .send = take_order, .drop = take_drop, .job_changed = take_news, .file_present = have_no_file};
+    fleet_ports_t ports = {.send = take_order,
+                           .drop = take_drop,
+                           .job_changed = take_news,
+                           .file_present = have_no_file,
+                           .file_dropped = drop_file};
     if (registry_open(world.folder, 0, &world.registry, &err) != INSPAN_OK ||
         fleet_open(world.registry, &ports, world.now, &world.fleet, &err) != INSPAN_OK)
         fail_msg("%s", err.text);

@@ -356,6 +356,7 @@ static void start(fleet_t *fleet, fleet_job_t *job, const sched_placement_t *pla
         snprintf(ranks[r].node_id, sizeof ranks[r].node_id, "%s", node->node_id);
         snprintf(ranks[r].address, sizeof ranks[r].address, "%s", address_for(fleet, placement, r));
     }
+    job->control.elastic = false;
     if (is_elastic(fleet, job, placement)) fleet_make_elastic(job);
     if (ranks == NULL || reports == NULL ||
         control_job_start(&job->control, ranks, placement->n_nodes, now) != INSPAN_OK) {

@@ -21,6 +21,12 @@ bool files_present(void *context, const char *hash, uint64_t bytes)
     return store_stat(service->store, hash, &has) == INSPAN_OK && has == bytes;
 }
 
+void files_dropped(void *context, const char *hash)
+{
+    const service_t *service = context;
+    store_remove(service->store, hash);
+}
+
 void files_stat(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;

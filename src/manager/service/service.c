@@ -105,7 +105,8 @@ inspan_status_t service_open(const char *folder, registry_t *registry, ns_t now,
                            .send = agents_send,
                            .drop = agents_drop,
                            .job_changed = watch_job_changed,
-                           .file_present = files_present};
+                           .file_present = files_present,
+                           .file_dropped = files_dropped};
     char files[PATH_MAX];
     snprintf(files, sizeof files, "%.4000s/files", folder);
     inspan_status_t status = store_open(files, &service->store, err);

@@ -87,5 +87,6 @@ void files_get_writable(void *context, rpc_call_t *call);
 void files_get_closed(void *context, rpc_call_t *call);
 void files_tick(service_t *service);
 bool files_present(void *context, const char *hash, uint64_t bytes);
+void files_dropped(void *context, const char *hash);
 
 #endif

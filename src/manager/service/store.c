@@ -90,6 +90,11 @@ uint32_t store_sweep(store_t *store, bool (*wanted)(void *context, const char *h
     return removed;
 }
 
+void store_remove(store_t *store, const char *hash)
+{
+    if (store_valid_hash(hash)) unlinkat(store->fd, hash, 0);
+}
+
 void store_close(store_t *store)
 {
     if (store == NULL) return;

@@ -29,6 +29,9 @@ void store_close(store_t *store);
 uint32_t store_sweep(store_t *store, bool (*wanted)(void *context, const char *hash), void *context,
                      uint32_t min_age_s);
 
+/* One file; who reads it now reads it to its end. */
+void store_remove(store_t *store, const char *hash);
+
 bool store_valid_hash(const char *hash);
 /* NOT_FOUND; INVALID: no hash. */
 inspan_status_t store_stat(const store_t *store, const char *hash, uint64_t *bytes);
