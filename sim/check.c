@@ -18,6 +18,7 @@ typedef struct step_ghost {
     bool there;
     uint32_t by;
     uint64_t view, dropped;
+    uint64_t tags[SIM_BUCKETS]; /* view in which each bucket was reduced */
     sim_sums_t sums;
 } step_ghost_t;
 
@@ -226,6 +227,29 @@ static bool same_bits(sim_t *sim, const sim_sums_t *a, const sim_sums_t *b, bool
     return true;
 }
 
+/* Whole numbers are the same in any order of addition, what is trained is not: the bits of a bucket are those
+ * of the view in which it was reduced. */
+static void check_tags(sim_t *sim, const sim_worker_t *worker, uint64_t step, step_ghost_t *ghost, bool first)
+{
+    for (uint32_t b = sim_light(sim, step) ? sim->config.buckets - 1 : 0; b < sim->config.buckets; b++) {
+        uint64_t tag = 0;
+        if (!elastic_held(worker->core, b, &tag)) {
+            sim_broken(sim, "I1", WHERE ": commits without bucket %u", WHERE_ARGS(worker, step), b);
+            return;
+        }
+        if (first) ghost->tags[b] = tag;
+        if (ghost->tags[b] == tag) continue;
+        sim_broken(
+            sim, "I1",
+            WHERE
+            ": commits bucket %u as reduced in view %llu, rank %u has committed it as reduced in view %llu: "
+            "in floating point other bits",
+            WHERE_ARGS(worker, step), b, (unsigned long long)tag, ghost->by,
+            (unsigned long long)ghost->tags[b]);
+        return;
+    }
+}
+
 /* Before the update is applied; the core answers for this step still. */
 void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
 {
@@ -251,7 +275,12 @@ void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
     step_ghost_t *ghost = &lineage->steps[step];
     check_tally(sim, worker, step, dropped);
     if (!ghost->there) {
-        *ghost = (step_ghost_t){true, worker->slot, elastic_view(worker->core), dropped, worker->reduced};
+        *ghost = (step_ghost_t){.there = true,
+                                .by = worker->slot,
+                                .view = elastic_view(worker->core),
+                                .dropped = dropped,
+                                .sums = worker->reduced};
+        check_tags(sim, worker, step, ghost, true);
         check_sums(sim, worker, step, lineage, dropped);
         lineage->models[step + 1] = lineage->models[step];
         for (uint32_t b = 0; b + 1 < sim->config.buckets && !sim_light(sim, step); b++)

@@ -93,7 +93,7 @@ void sim_config_draw(sim_t *sim)
         config->buckets = 2 + (uint32_t)sim_draw_below(&draw, 2);
         config->steps = 6 + (uint32_t)sim_draw_below(&draw, SIM_STEPS - 5);
         config->drop = false;
-        config->settle = 2 * NS_PER_MS;
+        config->settle = settles[sim_draw_below(&draw, 3)];
         config->cool_down = NS_PER_MS;
     }
     for (uint32_t h = 0; h < SIM_HOSTS; h++) {

@@ -76,7 +76,7 @@ typedef enum sim_pipe_kind {
     SIM_PIPE_LOCAL_UP,
     SIM_PIPE_LOCAL_DOWN
 } sim_pipe_kind_t;
-enum { SIM_LANE_WORDS, SIM_LANE_BULK, SIM_LANES };
+enum { SIM_LANE_WORDS, SIM_LANE_BULK, SIM_LANE_COPIES, SIM_LANES };
 
 typedef struct sim_lane {
     sim_msg_t *first, **last;

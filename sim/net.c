@@ -78,7 +78,7 @@ static uint32_t host_of(const sim_t *sim, sim_process_t process)
     return sim->processes[process].host;
 }
 
-static ns_t delay(sim_t *sim, sim_pipe_t *pipe)
+static ns_t delay(sim_t *sim, sim_pipe_t *pipe, uint32_t lane)
 {
     if (is_local(pipe)) return 10 * NS_PER_US + (ns_t)sim_draw_below(&pipe->draw, 40 * NS_PER_US);
     const sim_config_t *config = &sim->config;
@@ -86,6 +86,8 @@ static ns_t delay(sim_t *sim, sim_pipe_t *pipe)
     ns_t spread = config->delay_most - config->delay_least + 1;
     ns_t ns = config->delay_least + (ns_t)sim_draw_below(&pipe->draw, (uint64_t)spread);
     if (sim_draw_below(&pipe->draw, 64) == 0) ns += 20 * config->delay_most; /* a retransmission */
+    if (config->dense && lane != SIM_LANE_WORDS && sim_draw_below(&pipe->draw, 8) == 0)
+        ns += (ns_t)sim_draw_below(&pipe->draw, 20 * NS_PER_MS); /* long data on a thin link */
     if (sim->slow_until[from][to] > sim->now) ns *= 20;
     return ns;
 }
@@ -109,7 +111,7 @@ static void reset_sender(sim_t *sim, sim_pipe_t *pipe)
 {
     if (pipe->reset_told || pipe->from_closed) return;
     pipe->reset_told = true;
-    sim_push(sim, delay(sim, pipe), SIM_EV_RESET, pipe->index, 0, pipe->from_life);
+    sim_push(sim, delay(sim, pipe, SIM_LANE_WORDS), SIM_EV_RESET, pipe->index, 0, pipe->from_life);
 }
 
 static void drop_lane(sim_lane_t *lane)
@@ -134,7 +136,7 @@ void sim_send(sim_t *sim, sim_pipe_t *pipe, uint32_t lane, sim_msg_t *msg)
     }
     if (l->n >= LANE_MOST)
         sim_broken(sim, "I6", "a queue grows without bound: pipe %u -> %u", pipe->from, pipe->to);
-    ns_t due = sim->now + delay(sim, pipe);
+    ns_t due = sim->now + delay(sim, pipe, lane);
     if (due < l->latest) due = l->latest;
     if (sim_planted(DUPPIECE) && pipe->kind == SIM_PIPE_DATA && lane == SIM_LANE_BULK &&
         due > sim->now + 20 * sim->config.delay_most)
@@ -158,8 +160,10 @@ void sim_pipe_close_to(sim_t *sim, sim_pipe_t *pipe)
 {
     if (pipe == NULL || pipe->to_closed) return;
     pipe->to_closed = true;
-    if (pipe->lanes[0].first != NULL || pipe->lanes[1].first != NULL) reset_sender(sim, pipe);
-    for (uint32_t i = 0; i < SIM_LANES; i++) drop_lane(&pipe->lanes[i]);
+    for (uint32_t i = 0; i < SIM_LANES; i++) {
+        if (pipe->lanes[i].first != NULL) reset_sender(sim, pipe);
+        drop_lane(&pipe->lanes[i]);
+    }
 }
 
 /* What a dead process had under way: of each lane a random tail is lost. */

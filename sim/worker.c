@@ -258,10 +258,14 @@ static void next_batch(sim_t *sim, sim_worker_t *worker)
              sim->processes[sim_worker_process(worker->slot)].life);
 }
 
+/* Planted SKIPSALV: the bucket is here, or is being passed to us. */
 static bool skips_salvaged(const sim_worker_t *worker, uint32_t bucket)
 {
     uint64_t tag;
-    return sim_planted(SKIPSALV) && elastic_held(worker->core, bucket, &tag);
+    if (!sim_planted(SKIPSALV)) return false;
+    for (uint32_t i = 0; i < worker->comm.n_takes; i++)
+        if (worker->comm.takes[i].bucket == bucket && !worker->comm.takes[i].chunk) return true;
+    return elastic_held(worker->core, bucket, &tag);
 }
 
 /* The backward pass gives one bucket after the other; the tally comes last. */
@@ -343,6 +347,10 @@ static void enter_view(sim_t *sim, sim_worker_t *worker)
 static void pump(sim_t *sim, sim_worker_t *worker)
 {
     if (worker->handling || sim->over || !alive(sim, worker)) return;
+    if (sim_planted(SELFFULL) && !worker->full && elastic_role(worker->core) == ELASTIC_FULL) {
+        worker->full = true;
+        tell_agent(sim, worker, SIM_L_FULL, 0, elastic_view(worker->core), NULL);
+    }
     const bool between = worker->computing == 0 || sim_planted(MIDBACK);
     if (worker->view_due && between && worker->comm.state == SIM_COMM_OPEN) enter_view(sim, worker);
     if (worker->work_due && worker->computing == 0 && alive(sim, worker) && !sim->over &&
@@ -410,7 +418,8 @@ void sim_worker_reduced(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
 void sim_worker_chunk(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg, uint64_t view)
 {
     const uint32_t chunk = msg->a;
-    const bool before = elastic_chunk(worker->core, chunk);
+    /* a chunk that is here already stays; the word of an older view (planted bugs) is taken for better */
+    const bool before = elastic_chunk(worker->core, chunk) && view == worker->comm.view;
     double data[2 * SIM_ELEMENTS];
     memcpy(data, msg->data, sizeof data);
     elastic_event_t event = {.type = ELASTIC_EV_CHUNK, .view = view, .bucket = chunk, .step = msg->view};
