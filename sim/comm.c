@@ -384,7 +384,7 @@ void sim_comm_give(sim_t *sim, sim_worker_t *worker, uint32_t to, uint32_t bucke
     msg->a = bucket;
     msg->b = chunk;
     msg->view = step;
-    sim_send(sim, worker->comm.out[to], chunk ? SIM_LANE_COPIES : SIM_LANE_BULK, msg);
+    sim_send(sim, worker->comm.out[to], chunk ? SIM_LANE_COPIES : SIM_LANE_PASSES, msg);
 }
 
 static bool meet(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg)

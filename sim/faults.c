@@ -24,6 +24,7 @@ static const char *const moments[SIM_MOMENTS] = {"",
                                                  "a decision",
                                                  "the registry is written",
                                                  "a view is announced",
+                                                 "a chunk is copied",
                                                  "a checkpoint is written"};
 
 const char *sim_fault_name(sim_fault_kind_t kind)
@@ -84,7 +85,7 @@ void sim_config_draw(sim_t *sim)
         50 * NS_PER_US + (ns_t)sim_draw_below(&draw, (uint64_t)times[sim_draw_below(&draw, 3)]);
     config->settle = settles[sim_draw_below(&draw, 3)];
     config->cool_down = NS_PER_MS << sim_draw_below(&draw, 8);
-    config->dense = sim_draw_below(&draw, 4) == 0;
+    config->dense = sim_draw_below(&draw, 4) == 0 || sim->options.dense;
     if (config->dense) {
         config->first_nodes = 2 + (uint32_t)sim_draw_below(&draw, 2);
         config->more_nodes = 1 + (uint32_t)sim_draw_below(&draw, 2);
@@ -105,7 +106,7 @@ void sim_config_draw(sim_t *sim)
 
 static uint32_t nth_most(sim_moment_t moment)
 {
-    static const uint8_t most[SIM_MOMENTS] = {1, 40, 60, 40, 40, 12, 6, 40, 12, 9};
+    static const uint8_t most[SIM_MOMENTS] = {1, 40, 60, 40, 40, 12, 6, 40, 12, 6, 9};
     return most[moment];
 }
 
@@ -135,8 +136,8 @@ static ns_t expected_ns(const sim_t *sim)
 /* One on top of the other: losses, and connections that are reset while everybody stays. */
 static void draw_dense_fault(sim_t *sim, uint64_t *draw, sim_fault_t *fault)
 {
-    static const uint8_t at[] = {SIM_AT_COMPUTED, SIM_AT_REDUCED, SIM_AT_REDUCED, SIM_AT_VOTE,
-                                 SIM_AT_COMMIT,   SIM_AT_REPORT,  SIM_AT_DECIDE};
+    static const uint8_t at[] = {SIM_AT_COMPUTED, SIM_AT_REDUCED, SIM_AT_REDUCED, SIM_AT_VOTE, SIM_AT_COMMIT,
+                                 SIM_AT_REPORT,   SIM_AT_DECIDE,  SIM_AT_CHUNK,   SIM_AT_CHUNK};
     fault->kind = sim_draw_below(draw, 2) ? SIM_FAULT_RESET : SIM_FAULT_CRASH_WORKER;
     if (!(sim->options.kinds >> fault->kind & 1))
         fault->kind = fault->kind == SIM_FAULT_RESET ? SIM_FAULT_CRASH_WORKER : SIM_FAULT_RESET;

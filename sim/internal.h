@@ -76,7 +76,7 @@ typedef enum sim_pipe_kind {
     SIM_PIPE_LOCAL_UP,
     SIM_PIPE_LOCAL_DOWN
 } sim_pipe_kind_t;
-enum { SIM_LANE_WORDS, SIM_LANE_BULK, SIM_LANE_COPIES, SIM_LANES };
+enum { SIM_LANE_WORDS, SIM_LANE_BULK, SIM_LANE_PASSES, SIM_LANE_COPIES, SIM_LANES };
 
 typedef struct sim_lane {
     sim_msg_t *first, **last;
@@ -96,7 +96,7 @@ struct sim_pipe {
     bool to_closed;   /* nobody reads it */
     bool reset_told;
     bool ended; /* FIN was delivered */
-    uint8_t fins;
+    uint8_t fins, fins_due;
     uint64_t draw; /* own random state */
 };
 

@@ -19,7 +19,7 @@ typedef struct arguments {
     double minutes;
     uint32_t jobs, kinds, dropped;
     const char *plant, *kinds_text;
-    bool seeded, trace, json, no_shrink, plants, list_plants;
+    bool seeded, trace, json, no_shrink, plants, list_plants, dense;
 } arguments_t;
 
 static const char help[] =
@@ -40,6 +40,7 @@ static const char help[] =
     "                  freeze-node freeze-manager slow-node slow-link cut-link one-way partition reset clock "
     "torn\n"
     "                  join drain; or all (default), none\n"
+    "  --dense         small clusters with one fault on top of another (otherwise every fourth history)\n"
     "  --drop MASK     leave out these faults of the seed (what shrinking found)\n"
     "  --plant NAME    switch a bug on, to see that it is found; --list-plants: their names\n"
     "  --plants        each planted bug must be found within its number of seeds\n"
@@ -85,6 +86,7 @@ static int take(arguments_t *a, const char *name, char *value)
     if (strcmp(name, "trace") == 0) return a->trace = true, 0;
     if (strcmp(name, "json") == 0) return a->json = true, 0;
     if (strcmp(name, "no-shrink") == 0) return a->no_shrink = true, 0;
+    if (strcmp(name, "dense") == 0) return a->dense = true, 0;
     if (strcmp(name, "plants") == 0) return a->plants = true, 0;
     if (strcmp(name, "list-plants") == 0) return a->list_plants = true, 0;
     if (strcmp(name, "plant") == 0) {
@@ -115,8 +117,8 @@ static int parse(int argc, char **argv, arguments_t *a)
         {"seed", 1, NULL, 0},      {"runs", 1, NULL, 0},   {"minutes", 1, NULL, 0},
         {"jobs", 1, NULL, 0},      {"faults", 1, NULL, 0}, {"drop", 1, NULL, 0},
         {"plant", 1, NULL, 0},     {"plants", 0, NULL, 0}, {"list-plants", 0, NULL, 0},
-        {"no-shrink", 0, NULL, 0}, {"trace", 0, NULL, 0},  {"json", 0, NULL, 0},
-        {"help", 0, NULL, 0},      {NULL, 0, NULL, 0}};
+        {"no-shrink", 0, NULL, 0}, {"dense", 0, NULL, 0},  {"trace", 0, NULL, 0},
+        {"json", 0, NULL, 0},      {"help", 0, NULL, 0},   {NULL, 0, NULL, 0}};
     int index, got;
     while ((got = getopt_long(argc, argv, "", options, &index)) == 0) {
         const int rc = take(a, options[index].name, optarg);
@@ -145,7 +147,8 @@ typedef struct sums {
 
 static sim_options_t options_of(const arguments_t *a, uint64_t seed)
 {
-    return (sim_options_t){.seed = seed, .kinds = a->kinds, .dropped = a->dropped, .plant = a->plant};
+    return (sim_options_t){
+        .seed = seed, .kinds = a->kinds, .dropped = a->dropped, .plant = a->plant, .dense = a->dense};
 }
 
 static volatile sig_atomic_t stopped;
@@ -274,6 +277,7 @@ static void command_text(const arguments_t *a, const sim_options_t *options, cha
     if (options->dropped != 0) n += snprintf(text + n, size - (size_t)n, " --drop 0x%x", options->dropped);
     if (a->kinds_text != NULL) n += snprintf(text + n, size - (size_t)n, " --faults %s", a->kinds_text);
     if (a->plant != NULL) n += snprintf(text + n, size - (size_t)n, " --plant %s", a->plant);
+    if (a->dense) n += snprintf(text + n, size - (size_t)n, " --dense");
     snprintf(text + n, size - (size_t)n, " --trace");
 }
 
@@ -332,17 +336,17 @@ static bool plant_found(const arguments_t *a, const sim_plant_t *plant)
     sums_t sums;
     one.plant = plant->name;
     one.seed = 1;
-    one.runs = a->runs > 1 ? a->runs : plant->seeds;
-    if (!sim_fault_kinds(plant->kinds, &one.kinds)) return false;
+    one.runs = a->runs > 1 ? a->runs : sim_plant_seeds(plant);
+    one.dense = sim_plant_dense(plant);
     if (!run_all(&one, &sums) || !sums.failed) {
-        printf("MISSED %-13s not within %u seeds: %s\n", plant->name, plant->seeds, plant->text);
+        printf("MISSED %-13s not within %u seeds: %s\n", plant->name, sim_plant_seeds(plant), plant->text);
         return false;
     }
     sim_options_t options = options_of(&one, sums.failed_seed);
     sim_result_t result;
     sim_run(&options, &result);
     printf("found  %-13s %s at seed %4" PRIu64 " of %4u: %s\n", plant->name, result.invariant,
-           sums.failed_seed, plant->seeds, plant->text);
+           sums.failed_seed, sim_plant_seeds(plant), plant->text);
     fflush(stdout);
     return true;
 }
@@ -351,7 +355,7 @@ static int run_plants(const arguments_t *a)
 {
     uint32_t missed = 0;
     for (size_t i = 0; i < sim_n_plants; i++)
-        if (sim_plants[i].seeds > 0) missed += !plant_found(a, &sim_plants[i]);
+        if (sim_plant_seeds(&sim_plants[i]) > 0) missed += !plant_found(a, &sim_plants[i]);
     printf("%u missed\n", missed);
     return missed > 0;
 }

@@ -86,7 +86,8 @@ static ns_t delay(sim_t *sim, sim_pipe_t *pipe, uint32_t lane)
     ns_t spread = config->delay_most - config->delay_least + 1;
     ns_t ns = config->delay_least + (ns_t)sim_draw_below(&pipe->draw, (uint64_t)spread);
     if (sim_draw_below(&pipe->draw, 64) == 0) ns += 20 * config->delay_most; /* a retransmission */
-    if (config->dense && lane != SIM_LANE_WORDS && sim_draw_below(&pipe->draw, 8) == 0)
+    if (config->dense && lane != SIM_LANE_WORDS &&
+        sim_draw_below(&pipe->draw, lane == SIM_LANE_BULK ? 8 : 2) == 0)
         ns += (ns_t)sim_draw_below(&pipe->draw, 20 * NS_PER_MS); /* long data on a thin link */
     if (sim->slow_until[from][to] > sim->now) ns *= 20;
     return ns;
@@ -152,7 +153,12 @@ void sim_send(sim_t *sim, sim_pipe_t *pipe, uint32_t lane, sim_msg_t *msg)
 void sim_pipe_close_from(sim_t *sim, sim_pipe_t *pipe)
 {
     if (pipe == NULL || pipe->from_closed) return;
-    for (uint32_t i = 0; i < SIM_LANES; i++) sim_send(sim, pipe, i, sim_msg(SIM_MSG_FIN, NULL, 0));
+    for (uint32_t i = 0; i < SIM_LANES; i++) {
+        const bool last = i + 1 == SIM_LANES && pipe->fins_due == 0;
+        if (pipe->lanes[i].first == NULL && !last) continue;
+        pipe->fins_due++;
+        sim_send(sim, pipe, i, sim_msg(SIM_MSG_FIN, NULL, 0));
+    }
     pipe->from_closed = true;
 }
 
@@ -261,7 +267,7 @@ static void pipe_event(sim_t *sim, sim_pipe_t *pipe, uint32_t lane)
     l->n--;
     if (msg->type == SIM_MSG_FIN) {
         free(msg);
-        if (++pipe->fins == SIM_LANES && !pipe->ended) ended(sim, pipe);
+        if (++pipe->fins >= pipe->fins_due && !pipe->ended) ended(sim, pipe);
     } else {
         msg->next = NULL;
         deliver(sim, pipe, msg);

@@ -95,6 +95,7 @@ typedef enum sim_moment {
     SIM_AT_DECIDE,   /* a leader decides */
     SIM_AT_STORE,    /* the manager is about to store (torn) or has just stored */
     SIM_AT_ANNOUNCE, /* the manager has announced a view to one member */
+    SIM_AT_CHUNK,    /* a newcomer has a chunk; whose it is */
     SIM_AT_SAVE,     /* a checkpoint is being written */
     SIM_MOMENTS
 } sim_moment_t;
@@ -117,6 +118,7 @@ typedef struct sim_options {
     uint32_t dropped; /* bit a fault: left out by the shrinker */
     const char *plant;
     bool trace;       /* print the history */
+    bool dense;       /* few members, faults on top of each other: otherwise every fourth history */
     bool list_faults; /* print the faults that struck, at the end */
 } sim_options_t;
 
@@ -144,12 +146,13 @@ bool sim_fault_kinds(const char *list, uint32_t *kinds);
 
 typedef struct sim_plant {
     const char *name, *text;
-    const char *kinds; /* of faults in whose histories it shows soonest */
-    uint32_t seeds;    /* it is found within so many of them, from seed 1 on */
 } sim_plant_t;
 
 extern const sim_plant_t sim_plants[];
 extern const size_t sim_n_plants;
+/* It is found within so many histories from seed 1 on (0: no bug by itself), and these are dense ones. */
+uint32_t sim_plant_seeds(const sim_plant_t *plant);
+bool sim_plant_dense(const sim_plant_t *plant);
 /* Switch one on (NULL: none) for the process. false: no such bug. */
 bool sim_plant(const char *name);
 

@@ -347,7 +347,7 @@ static void enter_view(sim_t *sim, sim_worker_t *worker)
 static void pump(sim_t *sim, sim_worker_t *worker)
 {
     if (worker->handling || sim->over || !alive(sim, worker)) return;
-    if (sim_planted(SELFFULL) && !worker->full && elastic_role(worker->core) == ELASTIC_FULL) {
+    if (sim_planted(SELFFULL) && !worker->full && elastic_complete(worker->core)) {
         worker->full = true;
         tell_agent(sim, worker, SIM_L_FULL, 0, elastic_view(worker->core), NULL);
     }
@@ -439,7 +439,11 @@ void sim_worker_chunk(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg, ui
 void sim_worker_taken(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg)
 {
     if (msg->b != 0) {
+        const sim_process_t donor = sim_worker_process(worker->comm.slots[msg->d]);
         sim_worker_chunk(sim, worker, msg, worker->comm.view);
+        pump(sim, worker);
+        if (!sim->over) sim_moment(sim, SIM_AT_CHUNK, donor);
+        return;
     } else {
         memcpy(worker->reduced.values[msg->a], msg->data, msg->bytes);
         sim_check_bucket(sim, worker, msg->a);

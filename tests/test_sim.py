@@ -62,3 +62,15 @@ def test_a_fixed_set_of_seeds_breaks_nothing():
     code, result = as_json("--seed", 1, "--runs", 4000)
     assert code == 0, result
     assert result["faults"] > 4000
+
+
+def test_planted_bugs_are_found_each_within_its_number_of_seeds():
+    result = sim("--plants")
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.count("found ") == 39 and "0 missed" in result.stdout
+
+
+def test_new_seeds_break_nothing():
+    code, result = as_json("--minutes", "0.75", "--jobs", 1)
+    assert code == 0, result
+    assert result["histories"] > 500
