@@ -13,7 +13,7 @@ one() {   # name  expected ("ok" or a piece of the assertion)  flags  how to com
   mkdir -p "$work/$1" && cd "$work/$1" && cp "$here/step.pml" . || exit 1
   spin $3 -a step.pml >spin.log 2>&1 && gcc $4 -w -DSAFETY -DNOREDUCE -DCOLLAPSE -DMEMLIM=12000 -DVECTORSZ=4096 -o pan pan.c ||
     { echo "FAIL $1: does not build"; bad=1; return; }
-  timeout 1200 ./pan -m200000 >out.log 2>err.log
+  (ulimit -t 1200; exec timeout 7200 ./pan -m200000) >out.log 2>err.log   # by CPU time: a busy machine is no failure
   n=$(awk '/states, stored/ {print $1}' out.log); v=$(grep -h '^pan:1:' out.log err.log | head -1)
   if [ "$2" = ok ]; then grep -q 'errors: 0' out.log && ! grep -qE 'Search not completed|too small' out.log err.log; else case "$v" in *"$2"*) true;; *) false;; esac; fi
   if [ $? = 0 ]; then printf 'ok   %-28s %10s states  %s\n' "$1" "$n" "${v#pan:1: }" | cut -c1-140; else echo "FAIL $1: expected '$2', got '${v:-no violation, or not completed}'"; bad=1; fi
