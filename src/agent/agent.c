@@ -409,6 +409,14 @@ static void leave_runtime(const agent_t *agent)
         rmdir(agent->runtime); /* stays if a worker's socket is still there */
 }
 
+static void discard_task(agent_task_t **task, bool join)
+{
+    task_abandon(*task);
+    if (!join || *task == NULL) return;
+    task_discard(*task);
+    *task = NULL;
+}
+
 /* All are told first: one may wait for what another holds. */
 static void discard_tasks(agent_t *agent)
 {
@@ -416,13 +424,8 @@ static void discard_tasks(agent_t *agent)
         for (agent_worker_t *worker = NULL; (worker = agent_core_each(agent->core, worker)) != NULL;) {
             process_t *process = worker->shell;
             if (process == NULL) continue;
-            agent_task_t **tasks[] = {&process->task, &process->store};
-            for (int i = 0; i < 2; i++) {
-                task_abandon(*tasks[i]);
-                if (pass == 0 || *tasks[i] == NULL) continue;
-                task_discard(*tasks[i]);
-                *tasks[i] = NULL;
-            }
+            discard_task(&process->task, pass == 1);
+            discard_task(&process->store, pass == 1);
         }
 }
 
