@@ -1,4 +1,5 @@
-"""Machines and processes that die or freeze: the job ends in time, the error names node and cause, nothing is left."""
+"""Machines and processes that die or freeze where a loss is to end the job (on_loss: abort): it ends in time, the error
+names node and cause, nothing is left."""
 
 import json
 import os
@@ -16,6 +17,7 @@ model: {kind: gpt, layers: 2, heads: 2, dim: 64, context: 64}
 data: {kind: text, path: book.txt}
 train: {steps: 100000, global_batch: 24, lr: 1e-3}
 nodes: {min: 3, max: 3}
+on_loss: abort
 failure_timeout: 2s
 checkpoint: {dir: out}
 """
@@ -188,6 +190,7 @@ model: {kind: mlp, layers: 3, dim: 4096}
 data: {kind: csv, path: table.csv}
 train: {steps: 1, global_batch: 4}
 nodes: {min: 1, max: 1}
+on_loss: abort
 checkpoint: {dir: out}
 """
 

@@ -23,7 +23,7 @@
 #include "rpc/rpc.h"
 
 #define AGENT_PROTOCOL_MAJOR 1
-#define AGENT_PROTOCOL_MINOR 0 /* 1, once its workers are members of elastic jobs */
+#define AGENT_PROTOCOL_MINOR 1 /* its workers are members of elastic jobs */
 
 enum { AGENT_TASK_DONE = 10, AGENT_PUSH_DONE = 11 }; /* kinds of the inbox, besides link_event_t */
 enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8) };

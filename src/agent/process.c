@@ -230,7 +230,8 @@ static inspan_status_t spawn_worker(process_t *process, int output, inspan_error
     const char *program = options->worker_program != NULL ? options->worker_program : "/proc/self/exe";
     snprintf(environment_socket, sizeof environment_socket, "INSPAN_SOCKET=%s", process->socket_path);
     const char *const arguments[] = {"inspan", "worker", process->folder, NULL};
-    const char *const environment[] = {environment_socket, NULL};
+    const char *newcomer = process->order->newcomer ? "INSPAN_NEWCOMER=1" : "INSPAN_NEWCOMER=0";
+    const char *const environment[] = {environment_socket, newcomer, NULL};
     os_spawn_options_t spawn = {program, arguments, environment, process->folder, output};
     return os_spawn(&spawn, &process->process, err);
 }

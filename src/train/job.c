@@ -355,7 +355,6 @@ static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
         {AT(sync.wire), "fp32", "sync.wire"},
         {AT(sync.backend), "auto|native", "sync.backend"},
         {AT(sync.exactness), "exact", "sync.exactness"},
-        {AT(on_loss), "recompute|abort", "on_loss"},
     };
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
         const char *value = (const char *)job + later[i].offset;

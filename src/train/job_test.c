@@ -173,7 +173,6 @@ static void faults_of_several_fields(void **state)
         {"sync.wire", "bf16", INSPAN_UNSUPPORTED, "bf16"},
         {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native"},
         {"sync.exactness", "relaxed", INSPAN_UNSUPPORTED, "relaxed"},
-        {"on_loss", "drop", INSPAN_UNSUPPORTED, "drop"},
         {"nodes.labels", "fast", INSPAN_UNSUPPORTED, "nodes.labels"},
         {"nodes.gpu", "cuda", INSPAN_UNSUPPORTED, "nodes.gpu"},
     };

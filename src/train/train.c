@@ -12,10 +12,17 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "platform/os/os_file.h"
+#include "train/result.h"
 #include "train/trainer.h"
 
 #define JOB_FILE_MAX    65536
 #define EXIT_JOB_FAILED 3
+
+typedef struct process {
+    job_config_t job;
+    inspan_worker_t *worker;
+    result_t result;
+} process_t;
 
 static inspan_status_t read_job(const char *folder, job_config_t *job, inspan_error_t *err)
 {
@@ -32,48 +39,40 @@ static inspan_status_t read_job(const char *folder, job_config_t *job, inspan_er
     return status;
 }
 
-static bool on_cancelled(void *context)
-{
-    return inspan_worker_cancelled(context);
-}
-
 /* The agent hears the true status before the others' answer comes: freeing a large model takes its time. */
 static void on_failed(void *context, inspan_status_t status, const char *text)
 {
-    inspan_worker_fail(context, status, text);
+    inspan_worker_fail(((process_t *)context)->worker, status, text);
 }
 
 static void on_progress(void *context, const inspan_progress_t *progress)
 {
-    inspan_worker_progress(context, progress);
+    inspan_worker_progress(((process_t *)context)->worker, progress);
 }
 
-static inspan_status_t save(trainer_t *trainer, const char *folder, inspan_error_t *err)
+static inspan_status_t on_save(void *context, trainer_t *trainer, uint64_t view, inspan_error_t *err)
 {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/out", folder) >= (int)sizeof path)
-        return error_set(err, INSPAN_INVALID, "path too long: %.100s...", folder);
-    return trainer_save(trainer, path, err);
+    process_t *process = context;
+    return result_save(&process->result, trainer, inspan_worker_views(process->worker), view, err);
 }
 
 /* Train and save; *summary is the caller's to free. */
-static inspan_status_t train(inspan_worker_t *worker, const char *folder, const job_config_t *job,
-                             char **summary, inspan_error_t *err)
+static inspan_status_t train(process_t *process, char **summary, inspan_error_t *err)
 {
     trainer_t *trainer = NULL;
+    const char *newcomer = getenv("INSPAN_NEWCOMER"); /* the agent's word: the job runs already */
     trainer_options_t options = {
-        .job = job,
-        .comm = inspan_worker_comm(worker),
-        .view = inspan_worker_view(worker),
-        .threads = inspan_worker_threads(worker),
+        .job = &process->job,
+        .views = inspan_worker_views(process->worker),
+        .newcomer = newcomer != NULL && strcmp(newcomer, "1") == 0,
+        .threads = inspan_worker_threads(process->worker),
         .out = stdout,
-        .hooks = {.context = worker, .cancelled = on_cancelled, .failed = on_failed, .progress = on_progress},
+        .hooks = {.context = process, .failed = on_failed, .progress = on_progress, .save = on_save},
     };
     inspan_status_t status = trainer_open(&options, &trainer, err);
     if (status != INSPAN_OK) return status;
     printf("%s\n", nn_gemm_report());
     status = trainer_run(trainer, err);
-    if (status == INSPAN_OK) status = save(trainer, folder, err);
     if (status == INSPAN_OK) {
         *summary = trainer_summary(trainer);
         if (*summary == NULL) status = error_set(err, INSPAN_NO_MEMORY, "no memory for the summary");
@@ -85,16 +84,16 @@ static inspan_status_t train(inspan_worker_t *worker, const char *folder, const 
 int train_worker_main(const char *folder)
 {
     inspan_error_t err = {0}, job_err = {0};
-    job_config_t job;
-    inspan_worker_t *worker = NULL;
+    process_t process = {0};
     char *summary = NULL;
     /* The agent that drains our output may die first: then a print fails, and the session says why it ends.
      */
     signal(SIGPIPE, SIG_IGN);
     nn_gemm_report(); /* chooses before there are threads */
     /* A job file that cannot be read is told to the agent, so the session comes first. */
-    inspan_status_t job_status = read_job(folder, &job, &job_err);
-    inspan_status_t status = inspan_worker_open(&worker, &err);
+    process.result.folder = folder;
+    inspan_status_t job_status = read_job(folder, &process.job, &job_err);
+    inspan_status_t status = inspan_worker_attach(&process.worker, &err);
     if (status != INSPAN_OK) {
         fprintf(stderr, "inspan: %s\n", err.text);
         return EXIT_JOB_FAILED;
@@ -102,12 +101,12 @@ int train_worker_main(const char *folder)
     if (job_status != INSPAN_OK) {
         err = job_err;
         status = job_status;
-        inspan_worker_fail(worker, status, err.text);
+        inspan_worker_fail(process.worker, status, err.text);
     } else {
-        status = train(worker, folder, &job, &summary, &err);
+        status = train(&process, &summary, &err);
     }
     if (status != INSPAN_OK) fprintf(stderr, "inspan: %s\n", err.text);
-    inspan_worker_finish(worker, status, status == INSPAN_OK ? summary : err.text);
+    inspan_worker_finish(process.worker, status, status == INSPAN_OK ? summary : err.text);
     free(summary);
     return status == INSPAN_OK ? EXIT_SUCCESS : EXIT_JOB_FAILED;
 }

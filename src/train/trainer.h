@@ -1,10 +1,13 @@
 /*
- * One rank's training loop over a communicator, without the process around it: the worker (train.c) gives it
- * the agent's communicator, tests give it one of theirs.
+ * One worker's training loop, without the process around it: the worker (train.c) gives it the agent's views,
+ * tests give it theirs.
  *
- * Per step s, with fixed members: every rank computes its share of the samples [s B, (s + 1) B) in
- * micro-batches, each bucket of gradients is reduced while the last backward pass goes on, all ranks commit,
- * each applies the same mean gradient. After the first step nothing is allocated.
+ * The loop asks the step driver (<inspan/elastic.h>) for work. COMPUTE: forward and backward over a run of
+ * leases of the step's samples, in micro-batches; each bucket of gradients is reduced while the last backward
+ * pass goes on. APPLY: every member has voted; each applies the same mean gradient. Members may come and go
+ * at any time. Where held out samples are to be looked at, each lease of the step that follows looks at its
+ * slice of them, with the weights before that step; the sums ride in the step's tally, so every sample counts
+ * once and nobody waits. After the first steps nothing is allocated while the members stay the same.
  *
  * Threads: the caller's one; the communicator's I/O thread works behind it. Blocks for as long as the
  * training lasts; every wait inside is bounded.
@@ -14,47 +17,54 @@
 
 #include <stdio.h>
 
-#include <inspan/comm.h>
-#include <inspan/worker.h>
+#include <inspan/elastic.h>
 
 #include "train/job.h"
 
 typedef struct trainer trainer_t;
 
-/* Called on the trainer's thread, between steps; each may be NULL. */
+/* Called on the trainer's thread; each may be NULL. */
 typedef struct trainer_hooks {
     void *context;
-    bool (*cancelled)(void *context);
-    /* This rank fails first: tell the others too. NULL: inspan_comm_abort. */
+    /* This rank fails first: tell the others too. NULL: the view's communicator is poisoned. */
     void (*failed)(void *context, inspan_status_t status, const char *text);
     void (*progress)(void *context, const inspan_progress_t *progress);
+    void (*computing)(void *context, const inspan_work_t *work);        /* before its samples */
     void (*applied)(void *context, uint64_t step, uint64_t param_hash); /* step's update is in the weights */
+    /*
+     * All steps are done, and this member is to save the result (trainer_save) and to have it registered
+     * under `view`. OK: it is. PENDING: the view changed first, and whoever is asked then does it again.
+     * Else: it cannot be.
+     */
+    inspan_status_t (*save)(void *context, trainer_t *trainer, uint64_t view, inspan_error_t *err);
 } trainer_hooks_t;
 
 typedef struct trainer_options {
-    const job_config_t *job; /* copied */
-    inspan_comm_t *comm;     /* stays the caller's; outlives the trainer */
-    uint64_t view;
+    const job_config_t *job;     /* copied */
+    const inspan_views_t *views; /* the caller's; outlive the trainer */
+    bool newcomer;               /* the job runs already: weights come from the members */
     uint32_t threads;
     FILE *out; /* lines for people; NULL: none */
     trainer_hooks_t hooks;
 } trainer_options_t;
 
-/* Load the data, make model, optimiser and reducer; all ranks meet here: MISMATCH where their weights differ.
- * What nn_data_open, nn_model_open, nn_optimizer_open, inspan_ddp_open give. */
+/* Load the data, make model, optimiser and driver; waits for nobody. What nn_data_open, nn_model_open,
+ * nn_optimizer_open, inspan_elastic_open give. */
 inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **trainer, inspan_error_t *err);
 void trainer_close(trainer_t *trainer);
 
-/* All steps. ABORTED: cancelled; MISMATCH: weights differ between ranks (names them); INVALID: it diverged;
- * or the communicator's cause. After a failure no rank goes on: either all see it, or the communicator is
- * poisoned.
+/*
+ * All steps, until the result is registered or this member was let go (both OK). ABORTED: stopped; MISMATCH:
+ * weights differ between ranks (names them), or a lease was not counted once; INVALID: it diverged; what else
+ * inspan_elastic_next gives. A lost member is no failure.
  */
 inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err);
 
-/* Rank 0 writes model.safetensors and config.json into folder; all ranks return when that is done (or
- * failed), so that none says it is finished while the result is not there. IO on rank 0, its cause on the
- * others. */
-inspan_status_t trainer_save(trainer_t *trainer, const char *folder, inspan_error_t *err);
+/* Write model.safetensors and config.json into folder. IO. */
+inspan_status_t trainer_save(const trainer_t *trainer, const char *folder, inspan_error_t *err);
+
+/* true: the views have something new; a save hook that waits gives up then. */
+bool trainer_view_changed(const trainer_t *trainer);
 
 /* This rank's summary as JSON text; the caller frees. NULL: no memory. */
 char *trainer_summary(const trainer_t *trainer);

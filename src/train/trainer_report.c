@@ -10,14 +10,8 @@
 
 #define LINE_PERIOD (2 * NS_PER_S)
 
-static uint64_t bytes_sent(const trainer_t *trainer)
-{
-    inspan_comm_stats_t stats = {0};
-    inspan_comm_stats(trainer->comm, &stats);
-    return stats.bytes_sent;
-}
-
-static void write_line(trainer_t *trainer, const inspan_progress_t *progress, ns_t now)
+static void write_line(trainer_t *trainer, const inspan_progress_t *progress,
+                       const inspan_elastic_stats_t *stats, ns_t now)
 {
     bool last = trainer->step == trainer->job.train.steps;
     if (trainer->out == NULL || (!last && trainer->step > 1 && now - trainer->line_at < LINE_PERIOD)) return;
@@ -32,7 +26,9 @@ static void write_line(trainer_t *trainer, const inspan_progress_t *progress, ns
     if (progress->samples_per_s > 0) fprintf(trainer->out, " %.1f samples/s", progress->samples_per_s);
     ns_t running = now - trainer->started - trainer->evaluation;
     if (running > 0 && trainer->step > 0)
-        fprintf(trainer->out, " communication %.0f %%", 100.0 * (double)trainer->exposed / (double)running);
+        fprintf(trainer->out, " communication %.0f %%", 100.0 * (double)stats->exposed_ns / (double)running);
+    if (stats->views > 1)
+        fprintf(trainer->out, " view %" PRIu64 " (%u members)", stats->view, stats->members);
     fputc('\n', trainer->out);
     fflush(trainer->out);
 }
@@ -40,52 +36,70 @@ static void write_line(trainer_t *trainer, const inspan_progress_t *progress, ns
 void trainer_report(trainer_t *trainer)
 {
     ns_t now = os_now();
+    inspan_elastic_stats_t stats;
+    inspan_elastic_stats(trainer->elastic, &stats);
     inspan_progress_t progress = {
         .step = trainer->step,
         .steps = trainer->job.train.steps,
-        .samples = trainer->samples,
+        .samples = stats.samples,
         .loss = trainer->loss,
         .validation_loss = trainer->validation,
         .samples_per_s = trainer_speed(trainer, now),
         .compute_s = ns_to_s(trainer->compute),
-        .exposed_comm_s = ns_to_s(trainer->exposed),
+        .exposed_comm_s = ns_to_s(stats.exposed_ns),
         .input_s = ns_to_s(trainer->input),
-        .bytes_sent = bytes_sent(trainer),
-        .param_hash = trainer->param_hash,
+        .bytes_sent = stats.bytes_sent,
+        .param_hash = stats.full ? trainer->param_hash : 0,
     };
     if (trainer->hooks.progress != NULL) trainer->hooks.progress(trainer->hooks.context, &progress);
-    write_line(trainer, &progress, now);
+    write_line(trainer, &progress, &stats, now);
+}
+
+/* What the views cost: recoveries, copies, samples that were computed again for lost members. */
+static void add_elastic(json_t *out, const inspan_elastic_stats_t *stats)
+{
+    json_set_number(out, "rank", stats->number);
+    json_set_string(out, "node", stats->node);
+    json_set_number(out, "exposed_comm_s", ns_to_s(stats->exposed_ns));
+    json_set_number(out, "bytes_sent", (double)stats->bytes_sent);
+    json_set_number(out, "bytes_copied", (double)stats->bytes_copied);
+    json_set_number(out, "views", (double)stats->views);
+    json_set_number(out, "members", stats->members);
+    json_set_number(out, "samples_recomputed", (double)stats->samples_recomputed);
+    json_set_number(out, "recoveries", (double)stats->recoveries);
+    json_set_number(out, "recovery_s", ns_to_s(stats->recovery_ns));
+    json_set_number(out, "recovery_worst_s", ns_to_s(stats->recovery_worst_ns));
 }
 
 char *trainer_summary(const trainer_t *trainer)
 {
     char hash[17];
+    inspan_elastic_stats_t stats;
+    inspan_elastic_stats(trainer->elastic, &stats);
     const uint64_t all_samples = trainer->step * trainer->job.train.global_batch;
     const double wall = ns_to_s(trainer->ended - trainer->started), compute = ns_to_s(trainer->compute);
     const double stepping = ns_to_s(trainer->ended - trainer->started - trainer->evaluation);
     snprintf(hash, sizeof hash, "%016" PRIx64, trainer->param_hash);
+    if (!stats.full) hash[0] = '\0'; /* a newcomer to the end: some parameters never came */
     json_t *out = json_object();
-    json_set_number(out, "rank", trainer->rank);
-    json_set_string(out, "node", inspan_comm_member(trainer->comm, trainer->rank)->node);
+    add_elastic(out, &stats);
     json_set_number(out, "steps", (double)trainer->step);
-    json_set_number(out, "samples", (double)trainer->samples);
+    json_set_number(out, "samples", (double)stats.samples);
     json_set_number(out, "samples_all", (double)all_samples);
-    json_set_number(out, "share", all_samples > 0 ? (double)trainer->samples / (double)all_samples : 0);
-    json_set_number(out, "samples_per_s", stepping > 0 ? (double)all_samples / stepping : 0);
-    json_set_number(out, "speed", compute > 0 ? (double)trainer->samples / compute : 0);
+    json_set_number(out, "share", all_samples > 0 ? (double)stats.samples / (double)all_samples : 0);
+    json_set_number(out, "samples_per_s",
+                    stepping > 0 ? (double)(trainer->applied * trainer->job.train.global_batch) / stepping
+                                 : 0);
+    json_set_number(out, "speed", compute > 0 ? (double)stats.samples / compute : 0);
     json_set_number(out, "loss_first", trainer->loss_first);
     json_set_number(out, "loss_last", trainer->loss);
     json_set_number(out, "validation_first", trainer->validation_first);
     json_set_number(out, "validation_last", trainer->validation);
     json_set_number(out, "accuracy_last", trainer->accuracy);
     json_set_number(out, "compute_s", compute);
-    json_set_number(out, "exposed_comm_s", ns_to_s(trainer->exposed));
     json_set_number(out, "input_s", ns_to_s(trainer->input));
-    json_set_number(out, "evaluation_s", ns_to_s(trainer->evaluation_compute));
+    json_set_number(out, "evaluation_s", ns_to_s(trainer->evaluation));
     json_set_number(out, "wall_s", wall);
-    json_set_number(out, "bytes_sent", (double)bytes_sent(trainer));
-    json_set_number(out, "views", (double)trainer->view);
-    json_set_number(out, "samples_recomputed", 0);
     json_set_string(out, "param_hash", hash);
     json_set_number(out, "micro_batch", trainer->micro_batch);
     json_set_number(out, "threads", trainer->threads);

@@ -9,36 +9,15 @@
 
 #include "train/trainer_internal.h"
 
-static void ranks_with_other_weights_are_named(void **state)
-{
-    (void)state;
-    char text[32];
-    const double same[] = {1, 2, 1, 2, 1, 2}, one[] = {1, 2, 1, 3, 1, 2},
-                 two[] = {5, 2, 1, 2, 1, 2, 1, 2, 1, 9};
-    const double split[] = {1, 1, 2, 2}, alone[] = {7, 7};
-    assert_int_equal(trainer_odd_ones(same, 3, text, sizeof text), 0);
-    assert_string_equal(text, "");
-    assert_int_equal(trainer_odd_ones(one, 3, text, sizeof text), 1);
-    assert_string_equal(text, "1");
-    assert_int_equal(trainer_odd_ones(two, 5, text, sizeof text), 2);
-    assert_string_equal(text, "0, 4");
-    assert_int_equal(trainer_odd_ones(split, 2, text, sizeof text), 1);
-    assert_string_equal(text, "1");
-    assert_int_equal(trainer_odd_ones(alone, 1, text, sizeof text), 0);
-    double many[512];
-    for (int i = 0; i < 512; i++) many[i] = i; /* all differ: the text is cut, not overrun */
-    assert_int_equal(trainer_odd_ones(many, 256, text, sizeof text), 255);
-    assert_true(strlen(text) < sizeof text);
-}
-
-static uint32_t micro_batch_of(const job_config_t *job, uint64_t share, uint64_t data, uint64_t memory)
+static uint32_t micro_batch_of(job_config_t *job, uint64_t batch, uint64_t data, uint64_t memory)
 {
     nn_model_config_t model;
     inspan_error_t err;
     uint32_t micro_batch = 0;
+    job->train.global_batch = batch;
     job_model_config(job, &model);
     model.vocabulary = 256;
-    assert_int_equal(trainer_micro_batch(job, &model, share, data, memory, &micro_batch, &err), INSPAN_OK);
+    assert_int_equal(trainer_micro_batch(job, &model, data, memory, &micro_batch, &err), INSPAN_OK);
     return micro_batch;
 }
 
@@ -74,11 +53,11 @@ static void evaluations_do_not_slow_the_shown_speed(void **state)
     trainer.job.train.global_batch = 50;
     trainer.recent[TRAIN_RECENT - 1] = now;
     assert_true(trainer_speed(&trainer, now) == 0);
-    for (trainer.step = 1; trainer.step <= 100; trainer.step++) {
+    for (trainer.applied = 1; trainer.applied <= 100; trainer.applied++) {
         now += NS_PER_S / 10;
-        if (trainer.step % 7 == 0) now += 10 * NS_PER_S, trainer.evaluation += 10 * NS_PER_S;
+        if (trainer.applied % 7 == 0) now += 10 * NS_PER_S, trainer.evaluation += 10 * NS_PER_S;
         double speed = trainer_speed(&trainer, now);
-        if (!(speed > 499.9 && speed < 500.1)) fail_msg("step %d: %g samples/s", (int)trainer.step, speed);
+        if (!(speed > 499.9 && speed < 500.1)) fail_msg("step %d: %g samples/s", (int)trainer.applied, speed);
     }
 }
 
@@ -86,7 +65,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 
-        cmocka_unit_test(ranks_with_other_weights_are_named),
         cmocka_unit_test(micro_batches_fit_into_memory),
         cmocka_unit_test(evaluations_do_not_slow_the_shown_speed),
     };

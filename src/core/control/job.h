@@ -64,10 +64,11 @@
 #include "base/vec.h"
 
 #define CONTROL_REASON_MAX  512
-#define CONTROL_WORLD_MAX   256  /* members of one view */
-#define CONTROL_ELASTIC_MAX 64   /* of an elastic job: the step machine's cap */
-#define CONTROL_RANKS_MAX   1024 /* workers that a job ever has */
-#define CONTROL_STEPS_NEAR  3    /* so close to its end a job takes no newcomer: it would only listen */
+#define CONTROL_WORLD_MAX   256            /* members of one view */
+#define CONTROL_STRAGGLERS  (2 * NS_PER_S) /* elastic: for the last words of members once all is done */
+#define CONTROL_ELASTIC_MAX 64             /* of an elastic job: the step machine's cap */
+#define CONTROL_RANKS_MAX   1024           /* workers that a job ever has */
+#define CONTROL_STEPS_NEAR  3 /* so close to its end a job takes no newcomer: it would only listen */
 
 typedef enum control_state {
     CONTROL_QUEUED,
@@ -178,6 +179,7 @@ typedef struct control_job {
     uint64_t step, steps;   /* as the reports say: the last one committed, of how many; 0 unknown */
     uint32_t workers_lost;
     bool has_result;               /* it is registered */
+    ns_t done_at;                  /* ... and a member said DONE; 0: not yet */
     char news[CONTROL_REASON_MAX]; /* what the newest view changed; "": nothing to say */
     vec_of(control_action_t) actions;
 

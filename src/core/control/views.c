@@ -201,6 +201,8 @@ static bool be_done(control_job_t *job, ns_t now)
 {
     bool done = control_any_done(job), alone = control_job_active(job) == 0;
     if (!(job->has_result && (done || alone)) && !(done && alone)) return false;
+    if (job->done_at == 0) job->done_at = now;
+    if (!alone && now < job->done_at + CONTROL_STRAGGLERS) return true; /* their summaries are on their way */
     job->reason[0] = '\0';
     control_be_over(job, CONTROL_DONE, now);
     return true;

@@ -111,7 +111,7 @@ static void fill_view(const fleet_job_t *job, view_message_t *message)
     message->view.view = control->view;
     message->view.n_members = control->elastic ? control->members.n : control->world;
     message->view.members = message->pointers;
-    message->view.first = control->elastic && control->members.first;
+    message->view.first = !control->elastic || control->members.first;
     for (uint32_t i = 0; i < message->view.n_members; i++) {
         uint32_t r = control->elastic ? control->members.members[i] : i;
         Inspan__V1__Member *member = &message->members[i];
