@@ -83,11 +83,14 @@ typedef struct cluster {
     uint64_t join_at;
     bool quiet;        /* nobody asks for each step's hash */
     char save_to[128]; /* where the result goes; "": nowhere */
+    char own[128];     /* workers have folders of their own, by number, below this one; "": none */
+    char resume[256];  /* a checkpoint that the first members go on from; "": none */
     ns_t failure_timeout;
     /* found */
     uint64_t views;
     uint32_t saves;
-    bool failed; /* the job, by a worker's own failure */
+    uint32_t checkpoints[STEPS_MAX], checkpoint_by[STEPS_MAX]; /* how often announced, by whom */
+    bool failed;                                               /* the job, by a worker's own failure */
     /* the cluster's */
     uint32_t started;
     uint64_t view;

@@ -209,6 +209,10 @@ static void train(session_t *session)
         .threads = 1,
         .hooks = {session, on_failed, on_progress, on_computing, on_applied, on_save},
     };
+    char folder[160];
+    snprintf(folder, sizeof folder, "%s/%u", here->own, (unsigned)(self - here->workers));
+    if (here->own[0] != '\0') options.folder = folder;
+    if (here->resume[0] != '\0' && self->in_first) options.resume = here->resume;
     if (here->quiet) options.hooks.applied = NULL;
     outcome->status = trainer_open(&options, &training, &outcome->err);
     if (outcome->status != INSPAN_OK) return;
@@ -373,7 +377,11 @@ static void on_saved(cluster_t *cluster, worker_t *worker, const local_saved_t *
     size_t n = 0;
     const bool fenced = saved->view != cluster->view;
     local_registered_t answer = {saved->step, saved->result, fenced ? INSPAN_ABORTED : INSPAN_OK, ""};
-    cluster->saves += !fenced;
+    if (!fenced && saved->result) cluster->saves++;
+    if (!fenced && !saved->result && saved->step < STEPS_MAX) {
+        cluster->checkpoints[saved->step]++;
+        cluster->checkpoint_by[saved->step] = (uint32_t)(worker - cluster->workers);
+    }
     say(worker, local_encode_registered(&answer, frame, sizeof frame, &n), &n);
 }
 

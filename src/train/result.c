@@ -28,11 +28,10 @@ static inspan_status_t write_once(result_t *result, const trainer_t *trainer, in
 }
 
 /* Until then another member must be able to do it again. Whoever stops this worker changes its views. */
-static inspan_status_t await_answer(const inspan_views_t *views, const trainer_t *trainer,
-                                    inspan_error_t *err)
+static inspan_status_t await_answer(const trainer_t *trainer, inspan_error_t *err)
 {
     worker_registered_t answer;
-    while (!views->registered(views->context, &answer) || !answer.result) {
+    while (!trainer_answer(trainer, &answer) || !answer.result) {
         if (trainer_view_changed(trainer)) return INSPAN_PENDING;
         pause_for_answer();
     }
@@ -51,7 +50,7 @@ inspan_status_t result_save(result_t *result, const trainer_t *trainer, const in
     if (status != INSPAN_OK) return status;
     while (!views->saved(views->context, &saved)) { /* earlier ones wait for their answers */
         if (trainer_view_changed(trainer)) return INSPAN_PENDING;
-        if (!views->registered(views->context, &ignored)) pause_for_answer();
+        if (!trainer_answer(trainer, &ignored)) pause_for_answer();
     }
-    return await_answer(views, trainer, err);
+    return await_answer(trainer, err);
 }

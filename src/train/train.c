@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -50,10 +51,21 @@ static void on_progress(void *context, const inspan_progress_t *progress)
     inspan_worker_progress(((process_t *)context)->worker, progress);
 }
 
+static void on_note(void *context, const char *text)
+{
+    inspan_worker_note(((process_t *)context)->worker, text);
+}
+
 static inspan_status_t on_save(void *context, trainer_t *trainer, uint64_t view, inspan_error_t *err)
 {
     process_t *process = context;
     return result_save(&process->result, trainer, inspan_worker_views(process->worker), view, err);
+}
+
+/* The agent has put a checkpoint there: this training goes on from it. */
+static bool find_resume(const char *folder, char resume[PATH_MAX])
+{
+    return snprintf(resume, PATH_MAX, "%s/resume", folder) < PATH_MAX && access(resume, F_OK) == 0;
 }
 
 /* Train and save; *summary is the caller's to free. */
@@ -67,8 +79,15 @@ static inspan_status_t train(process_t *process, char **summary, inspan_error_t 
         .newcomer = newcomer != NULL && strcmp(newcomer, "1") == 0,
         .threads = inspan_worker_threads(process->worker),
         .out = stdout,
-        .hooks = {.context = process, .failed = on_failed, .progress = on_progress, .save = on_save},
+        .folder = process->result.folder,
+        .hooks = {.context = process,
+                  .failed = on_failed,
+                  .progress = on_progress,
+                  .note = on_note,
+                  .save = on_save},
     };
+    char resume[PATH_MAX];
+    if (!options.newcomer && find_resume(process->result.folder, resume)) options.resume = resume;
     inspan_status_t status = trainer_open(&options, &trainer, err);
     if (status != INSPAN_OK) return status;
     printf("%s\n", nn_gemm_report());

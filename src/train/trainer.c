@@ -63,6 +63,34 @@ static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *e
                              &trainer->optimizer, err);
 }
 
+/* Where checkpoints go, and the one that this training goes on from. */
+static inspan_status_t open_checkpoints(trainer_t *trainer, const trainer_options_t *given,
+                                        inspan_error_t *err)
+{
+    saver_options_t options = {.views = given->views,
+                               .folder = given->folder,
+                               .every = trainer->job.checkpoint.every,
+                               .keep = trainer->job.checkpoint.keep < UINT32_MAX
+                                           ? (uint32_t)trainer->job.checkpoint.keep
+                                           : UINT32_MAX,
+                               .out = given->out,
+                               .context = given->hooks.context,
+                               .note = given->hooks.note};
+    checkpoint_state_t state;
+    checkpoint_config_of(&trainer->job, &trainer->model_config, nn_data_samples(trainer->data),
+                         &options.config);
+    options.arrays.params = trainer->params;
+    options.arrays.n_params = trainer->n_params;
+    options.arrays.n_moments = nn_optimizer_state(trainer->optimizer, &options.arrays.moments);
+    inspan_status_t status = INSPAN_OK;
+    if (given->resume != NULL) {
+        status = checkpoint_load(given->resume, &options.config, &options.arrays, &state, err);
+        if (status == INSPAN_OK) trainer->first_step = trainer->step = state.step;
+    }
+    if (status == INSPAN_OK && given->folder != NULL) status = saver_open(&options, &trainer->saver, err);
+    return status;
+}
+
 static inspan_status_t describe_parameters(trainer_t *trainer, inspan_error_t *err)
 {
     const uint32_t n = trainer->n_params;
@@ -89,6 +117,7 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
     inspan_elastic_options_t options = {.newcomer = given->newcomer,
                                         .batch = trainer->job.train.global_batch,
                                         .steps = trainer->job.train.steps,
+                                        .first_step = trainer->first_step,
                                         .seed = trainer->job.train.seed,
                                         .micro_batch = trainer->micro_batch,
                                         .drop = strcmp(trainer->job.on_loss, "drop") == 0};
@@ -118,6 +147,7 @@ inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **out, 
     trainer_t *trainer = calloc(1, sizeof *trainer);
     if (trainer == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for the trainer");
     trainer->job = *options->job;
+    trainer->views = options->views;
     trainer->threads = options->threads;
     trainer->out = options->out;
     trainer->hooks = options->hooks;
@@ -125,6 +155,7 @@ inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **out, 
     trainer->validation = trainer->validation_first = trainer->accuracy = NAN;
     inspan_status_t status = job_validate(&trainer->job, err);
     if (status == INSPAN_OK) status = open_data_and_model(trainer, err);
+    if (status == INSPAN_OK) status = open_checkpoints(trainer, options, err);
     if (status == INSPAN_OK) status = open_driver(trainer, options, err);
     if (status != INSPAN_OK) {
         trainer_fail(trainer, err);
@@ -139,6 +170,7 @@ void trainer_close(trainer_t *trainer)
 {
     if (trainer == NULL) return;
     inspan_elastic_close(trainer->elastic);
+    saver_close(trainer->saver);
     nn_optimizer_close(trainer->optimizer);
     nn_model_close(trainer->model);
     nn_data_close(trainer->data);
@@ -156,6 +188,12 @@ const nn_model_t *trainer_model(const trainer_t *trainer)
 bool trainer_view_changed(const trainer_t *trainer)
 {
     return inspan_elastic_changed(trainer->elastic);
+}
+
+bool trainer_answer(const trainer_t *trainer, worker_registered_t *answer)
+{
+    if (trainer->saver != NULL) return saver_answer(trainer->saver, answer);
+    return trainer->views->registered(trainer->views->context, answer);
 }
 
 inspan_status_t trainer_fail(trainer_t *trainer, inspan_error_t *err)
@@ -204,6 +242,8 @@ static inspan_status_t compute(trainer_t *trainer, const inspan_work_t *work, in
     inspan_status_t status = INSPAN_OK;
     if (trainer->hooks.computing != NULL) trainer->hooks.computing(trainer->hooks.context, work);
     if (work->saving) {
+        if (trainer->saver != NULL && saver_finish(trainer->saver, work->view) == INSPAN_PENDING)
+            return INSPAN_OK;
         if (trainer->hooks.save != NULL)
             status = trainer->hooks.save(trainer->hooks.context, trainer, work->view, err);
         if (status == INSPAN_PENDING) return INSPAN_OK;
@@ -222,7 +262,17 @@ static void take_evaluation(trainer_t *trainer, const inspan_work_t *work)
     trainer->validation = tally->evaluation_loss_sum / tally->evaluation_samples;
     trainer->accuracy = tally->evaluation_right / tally->evaluation_samples;
     trainer->validation_step = work->step;
-    if (work->step == 0) trainer->validation_first = trainer->validation;
+    if (work->step == trainer->first_step) trainer->validation_first = trainer->validation;
+}
+
+/* The lowest of the members, with all weights. */
+static bool leads(const trainer_t *trainer, const inspan_work_t *work)
+{
+    const uint32_t *numbers = NULL;
+    inspan_elastic_stats_t stats;
+    inspan_elastic_stats(trainer->elastic, &stats);
+    return work->apply == NULL && stats.full && inspan_elastic_members(trainer->elastic, &numbers) > 0 &&
+           numbers[0] == stats.number;
 }
 
 static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, inspan_error_t *err)
@@ -230,6 +280,8 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
     double norm = 0;
     take_evaluation(trainer, work);
     if (work->light) {
+        if (trainer->saver != NULL)
+            saver_committed(trainer->saver, work->step, work->view, leads(trainer, work));
         if (!work->saving) trainer_report(trainer);
         return INSPAN_OK;
     }
@@ -239,7 +291,7 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
                                 work->step, work->apply, &norm, err);
     if (status != INSPAN_OK) return status;
     trainer->loss = work->tally.loss_sum / (double)work->samples_counted;
-    if (work->step == 0) trainer->loss_first = trainer->loss;
+    if (work->step == trainer->first_step) trainer->loss_first = trainer->loss;
     trainer->step = work->step + 1;
     trainer->applied++;
     /* A pass over all weights, so only where somebody looks at it. */
@@ -247,6 +299,7 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
     if (trainer->hooks.applied != NULL || compared) trainer->param_hash = trainer_hash(trainer);
     if (compared) inspan_elastic_hint(trainer->elastic, trainer->param_hash);
     trainer->compute += os_now() - start;
+    if (trainer->saver != NULL) saver_committed(trainer->saver, work->step, work->view, leads(trainer, work));
     if (trainer->hooks.applied != NULL)
         trainer->hooks.applied(trainer->hooks.context, work->step, trainer->param_hash);
     trainer_report(trainer);

@@ -20,6 +20,7 @@
 #include <inspan/elastic.h>
 
 #include "train/job.h"
+#include "worker/views.h"
 
 typedef struct trainer trainer_t;
 
@@ -37,19 +38,22 @@ typedef struct trainer_hooks {
      * Else: it cannot be.
      */
     inspan_status_t (*save)(void *context, trainer_t *trainer, uint64_t view, inspan_error_t *err);
+    void (*note)(void *context, const char *text); /* for those who watch the job: it ends nothing */
 } trainer_hooks_t;
 
 typedef struct trainer_options {
     const job_config_t *job;     /* copied */
     const inspan_views_t *views; /* the caller's; outlive the trainer */
     bool newcomer;               /* the job runs already: weights come from the members */
+    const char *folder;          /* the worker's own, checkpoints lie below it; NULL: none are written */
+    const char *resume;          /* a checkpoint's folder, to go on from; NULL: from the start */
     uint32_t threads;
     FILE *out; /* lines for people; NULL: none */
     trainer_hooks_t hooks;
 } trainer_options_t;
 
-/* Load the data, make model, optimiser and driver; waits for nobody. What nn_data_open, nn_model_open,
- * nn_optimizer_open, inspan_elastic_open give. */
+/* Load the data, make model, optimiser and driver, load the checkpoint; waits for nobody. What nn_data_open,
+ * nn_model_open, nn_optimizer_open, checkpoint_load, inspan_elastic_open give. */
 inspan_status_t trainer_open(const trainer_options_t *options, trainer_t **trainer, inspan_error_t *err);
 void trainer_close(trainer_t *trainer);
 
@@ -62,6 +66,9 @@ inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err);
 
 /* Write model.safetensors and config.json into folder. IO. */
 inspan_status_t trainer_save(const trainer_t *trainer, const char *folder, inspan_error_t *err);
+
+/* The next answer about the result; those about checkpoints are taken on the way. false: none yet. */
+bool trainer_answer(const trainer_t *trainer, worker_registered_t *answer);
 
 /* true: the views have something new; a save hook that waits gives up then. */
 bool trainer_view_changed(const trainer_t *trainer);

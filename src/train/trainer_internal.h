@@ -2,6 +2,7 @@
 #ifndef TRAIN_TRAINER_INTERNAL_H
 #define TRAIN_TRAINER_INTERNAL_H
 
+#include "train/saver.h"
 #include "train/trainer.h"
 
 #define TRAIN_RECENT 16 /* steps that the shown speed is taken over */
@@ -17,14 +18,17 @@ struct trainer {
     nn_model_config_t model_config;
     nn_optimizer_t *optimizer;
     inspan_elastic_t *elastic;
+    const inspan_views_t *views;
+    saver_t *saver;           /* NULL: nowhere to write checkpoints to */
     const nn_param_t *params; /* (n_params) */
     uint32_t n_params;
     inspan_parameter_t *parameters; /* (n_params) the driver's view of them */
     void **local;                   /* (n_params) gradients of this rank */
     const void **reduced;           /* (n_params) of all ranks */
 
-    uint64_t step;    /* steps in the weights, as far as this rank knows */
-    uint64_t applied; /* of them, here */
+    uint64_t first_step; /* steps that were in the weights at the start */
+    uint64_t step;       /* steps in the weights, as far as this rank knows */
+    uint64_t applied;    /* of them, here */
     double loss, loss_first, validation, validation_first, accuracy;
     uint64_t validation_step; /* whose weights the held-out loss is of */
     uint64_t param_hash;      /* of the weights when they were last compared */

@@ -76,7 +76,7 @@ char *trainer_summary(const trainer_t *trainer)
     char hash[17];
     inspan_elastic_stats_t stats;
     inspan_elastic_stats(trainer->elastic, &stats);
-    const uint64_t all_samples = trainer->step * trainer->job.train.global_batch;
+    const uint64_t all_samples = (trainer->step - trainer->first_step) * trainer->job.train.global_batch;
     const double wall = ns_to_s(trainer->ended - trainer->started), compute = ns_to_s(trainer->compute);
     const double stepping = ns_to_s(trainer->ended - trainer->started - trainer->evaluation);
     snprintf(hash, sizeof hash, "%016" PRIx64, trainer->param_hash);

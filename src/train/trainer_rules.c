@@ -3,7 +3,8 @@
 
 bool trainer_is_due(const trainer_t *trainer, uint64_t every, uint64_t step)
 {
-    return step == 0 || step == trainer->job.train.steps || (every > 0 && step % every == 0);
+    return step == trainer->first_step || step == trainer->job.train.steps ||
+           (every > 0 && step % every == 0);
 }
 
 inspan_status_t trainer_micro_batch(const job_config_t *job, const nn_model_config_t *model,
