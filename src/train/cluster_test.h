@@ -83,7 +83,8 @@ typedef struct cluster {
     uint64_t join_at;
     bool quiet;        /* nobody asks for each step's hash */
     char save_to[128]; /* where the result goes; "": nowhere */
-    char own[128];     /* workers have folders of their own, by number, below this one; "": none */
+    char own[64];      /* workers have folders of their own, by number, below this one; checkpoints that were
+                          announced are kept in its "kept", by their step; "": none */
     char resume[256];  /* a checkpoint that the first members go on from; "": none */
     ns_t failure_timeout;
     /* found */

@@ -372,6 +372,22 @@ static void on_end(cluster_t *cluster, worker_t *worker, local_frame_type_t type
     if (type == LOCAL_FAILED) stop_all(cluster);
 }
 
+/* As an agent does: the worker removes its own at its end. */
+static void keep_checkpoint(const cluster_t *cluster, const worker_t *worker, const local_saved_t *saved)
+{
+    char kept[160], from[640], to[256], name[32];
+    inspan_error_t err;
+    checkpoint_name(saved->step, name);
+    snprintf(kept, sizeof kept, "%s/kept/%s", cluster->own, name);
+    assert_int_equal(os_mkdir_all(kept, 0755, &err), INSPAN_OK);
+    for (size_t i = 0; i < CHECKPOINT_FILES; i++) {
+        snprintf(from, sizeof from, "%s/%u/%s/%s", cluster->own, (unsigned)(worker - cluster->workers),
+                 saved->folder, checkpoint_files[i]);
+        snprintf(to, sizeof to, "%s/%s", kept, checkpoint_files[i]);
+        assert_int_equal(link(from, to), 0);
+    }
+}
+
 static void on_saved(cluster_t *cluster, worker_t *worker, const local_saved_t *saved)
 {
     size_t n = 0;
@@ -381,6 +397,7 @@ static void on_saved(cluster_t *cluster, worker_t *worker, const local_saved_t *
     if (!fenced && !saved->result && saved->step < STEPS_MAX) {
         cluster->checkpoints[saved->step]++;
         cluster->checkpoint_by[saved->step] = (uint32_t)(worker - cluster->workers);
+        keep_checkpoint(cluster, worker, saved);
     }
     say(worker, local_encode_registered(&answer, frame, sizeof frame, &n), &n);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -47,13 +48,13 @@ static cluster_t *run(const job_config_t *job, uint32_t n, const char *resume)
     return cluster;
 }
 
-/* Of worker `number`, after `step` steps. */
-static const char *checkpoint_of(uint32_t number, uint64_t step)
+/* As it was announced, after `step` steps. */
+static const char *checkpoint_of(uint64_t step)
 {
     static char path[160];
     char name[32];
     checkpoint_name(step, name);
-    snprintf(path, sizeof path, "%s/%u/checkpoints/%s", folder, number, name);
+    snprintf(path, sizeof path, "%s/kept/%s", folder, name);
     return path;
 }
 
@@ -77,7 +78,7 @@ static void a_job_goes_on_with_any_number_of_nodes(void **state)
         assert_int_equal(whole->saves, 1);
         char from[160];
         snprintf(from, sizeof from, "%s/from", folder);
-        assert_int_equal(rename(checkpoint_of(0, AT), from), 0);
+        assert_int_equal(rename(checkpoint_of(AT), from), 0);
         for (uint32_t n = 1; n <= 3; n++) {
             cluster_t *rest = run(&job, n, from);
             cluster_assert_well(rest);
@@ -90,6 +91,11 @@ static void a_job_goes_on_with_any_number_of_nodes(void **state)
             cluster_close(rest);
         }
         cluster_close(whole);
+        for (uint32_t number = 0; number < 3; number++) { /* nothing is left behind */
+            char own[160];
+            snprintf(own, sizeof own, "%s/%u/checkpoints", folder, number);
+            assert_int_not_equal(access(own, F_OK), 0);
+        }
         assert_int_equal(os_remove_all(from, NULL), INSPAN_OK);
     }
 }
@@ -107,7 +113,10 @@ static void the_next_leader_writes(void **state)
     assert_true(cluster->workers[0].was_killed);
     assert_int_equal(cluster->checkpoints[AT], 1);
     assert_int_equal(cluster->checkpoint_by[AT], 1);
-    cluster_t *rest = run(&job, 2, checkpoint_of(1, AT));
+    char from[160];
+    snprintf(from, sizeof from, "%s/from", folder);
+    assert_int_equal(rename(checkpoint_of(AT), from), 0);
+    cluster_t *rest = run(&job, 2, from);
     cluster_assert_well(rest);
     close_to(rest, cluster);
     cluster_close(rest);
@@ -126,7 +135,7 @@ static void the_last_one_is_not_lost(void **state)
     assert_int_equal(cluster->saves, 1);
     cluster_close(cluster);
     jobs_set(&job, "train.steps", "16"); /* more steps: from there */
-    cluster = run(&job, 1, checkpoint_of(0, STEPS));
+    cluster = run(&job, 1, checkpoint_of(STEPS));
     cluster_assert_well(cluster);
     assert_true(cluster_result(cluster)->hashes[STEPS] != 0);
     cluster_close(cluster);
@@ -138,7 +147,7 @@ static void another_jobs_checkpoint_ends_the_job(void **state)
     job_config_t job = the_job("adamw");
     cluster_close(run(&job, 1, ""));
     jobs_set(&job, "train.seed", "77");
-    cluster_t *cluster = run(&job, 2, checkpoint_of(0, AT));
+    cluster_t *cluster = run(&job, 2, checkpoint_of(AT));
     for (uint32_t i = 0; i < 2; i++) {
         const outcome_t *outcome = &cluster->workers[i].outcome;
         assert_false(outcome->ended);

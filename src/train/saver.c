@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
 #define FOLDER        "checkpoints"    /* in the worker's */
@@ -50,6 +51,8 @@ void saver_close(saver_t *saver)
 {
     if (saver == NULL) return;
     checkpoint_close(saver->writer);
+    /* what is registered lies in the manager's store; what is said is being read by the agent */
+    if (saver->writer != NULL && !saver->said.there) os_remove_all(saver->folder, NULL);
     free(saver);
 }
 

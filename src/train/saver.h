@@ -32,7 +32,9 @@ typedef struct saver_options {
 
 /* Takes no memory for a copy yet: only a leader needs it. NO_MEMORY, INVALID (path too long). */
 inspan_status_t saver_open(const saver_options_t *options, saver_t **saver, inspan_error_t *err);
-void saver_close(saver_t *saver); /* gives up what is being written; NULL is fine */
+/* Gives up what is being written. The worker's own checkpoints are removed, unless one is on its way to the
+ * manager. NULL is fine. */
+void saver_close(saver_t *saver);
 
 /*
  * Step `step` has committed and its update is in the weights (a light step has none). leads: this member is
