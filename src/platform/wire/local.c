@@ -55,6 +55,8 @@
  *                                                        32    8 view
  *                                                        40    4 shares, each:
  *                                                              4 rank, 8 first sample, 8 samples
+ *
+ *   NOTE          0  str text
  */
 enum {
     HEADER_BYTES = 8,
