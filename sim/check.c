@@ -250,6 +250,14 @@ static void check_tags(sim_t *sim, const sim_worker_t *worker, uint64_t step, st
     }
 }
 
+static void note_progress(sim_t *sim)
+{
+    sim_checks_t *checks = sim->checks;
+    const ns_t from = checks->progress > sim->calm ? checks->progress : sim->calm;
+    if (checks->progress != 0 && sim->now - from > sim->result->worst) sim->result->worst = sim->now - from;
+    checks->progress = sim->now;
+}
+
 /* Before the update is applied; the core answers for this step still. */
 void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
 {
@@ -286,7 +294,7 @@ void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
         for (uint32_t b = 0; b + 1 < sim->config.buckets && !sim_light(sim, step); b++)
             sim_apply(sim, &lineage->models[step + 1], worker->reduced.values[b], b);
         lineage->next = step + 1;
-        sim->checks->progress = sim->now;
+        note_progress(sim);
     } else if (ghost->dropped != dropped ||
                !same_bits(sim, &ghost->sums, &worker->reduced, sim_light(sim, step))) {
         check_sums(sim, worker, step, lineage, dropped);
@@ -419,6 +427,7 @@ void sim_check_ended(sim_t *sim)
     sim_note(sim, "the job ends: %s %s", control_state_text(job->state), job->reason);
     if (job->state == CONTROL_DONE) {
         sim->result->done = true;
+        note_progress(sim);
         if (!sim->disks->registry.result.there && !sim_planted(ACKFIRST))
             sim_broken(sim, "I7", "the job is done and its result is not registered");
         return;

@@ -90,10 +90,10 @@ void sim_config_draw(sim_t *sim)
         config->first_nodes = 2 + (uint32_t)sim_draw_below(&draw, 2);
         config->more_nodes = 1 + (uint32_t)sim_draw_below(&draw, 2);
         config->max_nodes = config->first_nodes + 2;
-        config->min_nodes = 1;
+        config->min_nodes = sim_draw_below(&draw, 4) == 0 ? 2 : 1;
         config->buckets = 2 + (uint32_t)sim_draw_below(&draw, 2);
         config->steps = 6 + (uint32_t)sim_draw_below(&draw, SIM_STEPS - 5);
-        config->drop = false;
+        config->drop = sim_draw_below(&draw, 4) == 0;
         config->settle = settles[sim_draw_below(&draw, 3)];
         config->cool_down = NS_PER_MS;
     }
@@ -322,13 +322,28 @@ static bool exists(const sim_t *sim, uint32_t host)
     return sim->processes[sim_agent(host)].life > 0;
 }
 
+static bool ends_by_itself(sim_fault_kind_t kind)
+{
+    switch (kind) {
+    case SIM_FAULT_FREEZE_WORKER:
+    case SIM_FAULT_FREEZE_NODE:
+    case SIM_FAULT_FREEZE_MANAGER:
+    case SIM_FAULT_SLOW_NODE:
+    case SIM_FAULT_SLOW_LINK:
+    case SIM_FAULT_CUT_LINK:
+    case SIM_FAULT_ONE_WAY:
+    case SIM_FAULT_PARTITION: return true;
+    default: return false; /* a moment; what restarts says when */
+    }
+}
+
 static void strike(sim_t *sim, sim_fault_t *fault, uint32_t host)
 {
     if (fault->struck) return;
     fault->struck = true;
     if (fault->kind != SIM_FAULT_JOIN && host != 0 && !exists(sim, host)) return;
     sim->result->struck++;
-    calm_after(sim, fault->lasts);
+    calm_after(sim, ends_by_itself(fault->kind) ? fault->lasts : 0);
     sim_record(sim, (uint64_t)fault->kind << 8 ^ host);
     sim_note(sim, "FAULT %s, node %u, %.0f ms", names[fault->kind], host, ns_to_s(fault->lasts) * 1e3);
     switch (fault->kind) {

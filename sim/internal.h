@@ -178,6 +178,7 @@ struct sim_worker {
     double speed;
     elastic_t *core;
     bool newcomer, handling; /* handling: the core is at work */
+    bool holding;            /* actions that are due wait */
     uint64_t first_step;
     sim_pipe_t *up, *down; /* to and from its agent */
     ns_t agent_gone;       /* 0: it is there */

@@ -141,7 +141,8 @@ static int parse(int argc, char **argv, arguments_t *a)
 
 typedef struct sums {
     uint64_t histories, events, struck, views, commits, done, hash;
-    uint64_t failed_seed;
+    uint64_t failed_seed, worst_seed;
+    ns_t worst;
     bool failed;
 } sums_t;
 
@@ -174,6 +175,10 @@ static sums_t run_share(const arguments_t *a, uint32_t job, double until)
         sums.commits += result.commits;
         sums.done += result.done;
         sums.hash ^= result.hash * (2 * i + 1);
+        if (result.worst > sums.worst) {
+            sums.worst = result.worst;
+            sums.worst_seed = options.seed;
+        }
         if (!result.failed) continue;
         sums.failed = true;
         sums.failed_seed = options.seed;
@@ -191,6 +196,10 @@ static void add(sums_t *sums, const sums_t *share)
     sums->commits += share->commits;
     sums->done += share->done;
     sums->hash ^= share->hash;
+    if (share->worst > sums->worst) {
+        sums->worst = share->worst;
+        sums->worst_seed = share->worst_seed;
+    }
     if (share->failed && (!sums->failed || share->failed_seed < sums->failed_seed)) {
         sums->failed = true;
         sums->failed_seed = share->failed_seed;
@@ -295,9 +304,10 @@ static void print_json(const sums_t *sums, double seconds, const sim_result_t *r
 {
     printf("{\"histories\": %" PRIu64 ", \"events\": %" PRIu64 ", \"faults\": %" PRIu64
            ", \"views\": %" PRIu64 ", \"commits\": %" PRIu64 ", \"jobs_done\": %" PRIu64
+           ", \"longest_wait_s\": %.3f, \"longest_wait_seed\": %" PRIu64
            ", \"seconds\": %.3f, \"hash\": \"%016" PRIx64 "\", \"failed\": %s",
-           sums->histories, sums->events, sums->struck, sums->views, sums->commits, sums->done, seconds,
-           sums->hash, sums->failed ? "true" : "false");
+           sums->histories, sums->events, sums->struck, sums->views, sums->commits, sums->done,
+           ns_to_s(sums->worst), sums->worst_seed, seconds, sums->hash, sums->failed ? "true" : "false");
     if (sums->failed) {
         printf(", \"seed\": %" PRIu64 ", \"invariant\": \"%s\", \"text\": ", sums->failed_seed,
                result->invariant);
@@ -400,8 +410,10 @@ int main(int argc, char **argv)
     else
         printf("%" PRIu64 " histories from seed %" PRIu64 ", %.1f s (%.0f a second): %" PRIu64
                " faults, %" PRIu64 " views, %" PRIu64 " commits, %" PRIu64
-               " jobs done; nothing broken; hash %016" PRIx64 "\n",
+               " jobs done; longest wait without a fault %.1f s (seed %" PRIu64
+               "); nothing broken; hash %016" PRIx64 "\n",
                sums.histories, a.seed, seconds, (double)sums.histories / (seconds > 0 ? seconds : 1),
-               sums.struck, sums.views, sums.commits, sums.done, sums.hash);
+               sums.struck, sums.views, sums.commits, sums.done, ns_to_s(sums.worst), sums.worst_seed,
+               sums.hash);
     return 0;
 }

@@ -85,11 +85,14 @@ static ns_t delay(sim_t *sim, sim_pipe_t *pipe, uint32_t lane)
     uint32_t from = host_of(sim, pipe->from), to = host_of(sim, pipe->to);
     ns_t spread = config->delay_most - config->delay_least + 1;
     ns_t ns = config->delay_least + (ns_t)sim_draw_below(&pipe->draw, (uint64_t)spread);
-    if (sim_draw_below(&pipe->draw, 64) == 0) ns += 20 * config->delay_most; /* a retransmission */
+    if (sim->slow_until[from][to] > sim->now) ns *= 10;
+    if (sim_draw_below(&pipe->draw, 64) == 0) { /* a retransmission */
+        const ns_t again = 20 * config->delay_most;
+        ns += again < 200 * NS_PER_MS ? again : 200 * NS_PER_MS;
+    }
     if (config->dense && lane != SIM_LANE_WORDS &&
         sim_draw_below(&pipe->draw, lane == SIM_LANE_BULK ? 8 : 2) == 0)
         ns += (ns_t)sim_draw_below(&pipe->draw, 20 * NS_PER_MS); /* long data on a thin link */
-    if (sim->slow_until[from][to] > sim->now) ns *= 20;
     return ns;
 }
 

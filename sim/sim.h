@@ -129,7 +129,8 @@ typedef struct sim_result {
     uint64_t hash;     /* of the history */
     uint64_t events;
     ns_t ended;
-    uint32_t views, commits, recoveries, faults, struck;
+    ns_t worst; /* longest wait for a step to commit with no fault under way */
+    uint32_t views, commits, faults, struck;
     bool done; /* the job came to its end */
 } sim_result_t;
 

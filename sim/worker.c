@@ -76,7 +76,7 @@ static void feed(sim_t *sim, sim_worker_t *worker, const elastic_event_t *event)
     } else if (status != INSPAN_OK) {
         failed(sim, worker, status);
     }
-    carry_out_later(sim, worker);
+    if (!worker->holding) carry_out_later(sim, worker);
 }
 
 static void feed_simple(sim_t *sim, sim_worker_t *worker, elastic_event_type_t type, uint64_t view,
@@ -237,8 +237,11 @@ static void next_batch(sim_t *sim, sim_worker_t *worker)
         worker->work_due = false;
         if (!last) return;
         hint(sim, worker);
+        worker->holding = true; /* as the driver: all sums are final before the first reduction begins */
         for (uint32_t b = 0; b < sim->config.buckets && alive(sim, worker) && !sim->over; b++)
             bucket_ready(sim, worker, b);
+        worker->holding = false;
+        carry_out_later(sim, worker);
         if (worker->late != 0) feed_late(sim, worker);
         return;
     }
