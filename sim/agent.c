@@ -128,38 +128,6 @@ static void try_connect(sim_t *sim, uint32_t host)
              life(sim, host));
 }
 
-/* ---- Life -------------------------------------------------------------------------------------- */
-
-void sim_agent_start(sim_t *sim, uint32_t host)
-{
-    agent_t *agent = agent_of(sim, host);
-    const bool draining = agent->draining;
-    memset(agent, 0, sizeof *agent);
-    agent->draining = draining;
-    sim_life_t *process = &sim->processes[sim_agent(host)];
-    process->alive = true;
-    process->life++;
-    process->host = host;
-    process->frozen_until = 0;
-    agent->draw = sim_mix(sim->options.seed + 77 * host + 1000 * process->life);
-    agent->last_tick = sim->now;
-    for (uint32_t i = 0; i < sim->n_workers; i++) { /* leftovers, by pid and start time */
-        if (sim->workers[i] == NULL || sim->workers[i]->host != host) continue;
-        if (sim_planted(LEFTOVERS)) continue;
-        sim_kill(sim, sim_worker_process(i));
-    }
-    sim_push(sim, NS_PER_MS * (ns_t)sim_draw_below(&agent->draw, 20), SIM_EV_CONNECT, host, 0, process->life);
-    sim_push(sim, sim->config.failure_timeout / 5, SIM_EV_AGENT_TICK, host, 0, process->life);
-}
-
-void sim_agent_died(sim_t *sim, uint32_t host)
-{
-    agent_t *agent = agent_of(sim, host);
-    agent->up = agent->down = NULL;
-    memset(agent->records, 0, sizeof agent->records);
-    memset(agent->uploads, 0, sizeof agent->uploads);
-}
-
 /* ---- Records ----------------------------------------------------------------------------------- */
 
 static record_t *find(agent_t *agent, uint32_t number)
@@ -179,6 +147,72 @@ static record_t *room(agent_t *agent)
     return gone;
 }
 
+static void open_record(sim_t *sim, uint32_t host, record_t *record, sim_worker_t *worker)
+{
+    const sim_process_t process = sim_worker_process(worker->slot);
+    memset(record, 0, sizeof *record);
+    record->used = true;
+    record->number = worker->slot;
+    record->heard = sim->now;
+    record->up = worker->up = sim_pipe_open(sim, SIM_PIPE_LOCAL_UP, process, sim_agent(host), 0);
+    record->down = worker->down = sim_pipe_open(sim, SIM_PIPE_LOCAL_DOWN, sim_agent(host), process, 0);
+    record->report = (control_report_t){.node = host,
+                                        .rank = worker->slot,
+                                        .state = CONTROL_RANK_STARTED,
+                                        .pid = 1000 + worker->slot,
+                                        .incarnation = worker->incarnation,
+                                        .steps = sim->config.steps,
+                                        .speed = worker->speed};
+}
+
+/* A worker that an earlier life of this agent has started goes on under this one. */
+static bool adopt(sim_t *sim, uint32_t host, uint32_t number)
+{
+    record_t *record = room(agent_of(sim, host));
+    if (record == NULL || sim_frozen(sim, sim_worker_process(number))) return false;
+    sim_note(sim, "node %u: its agent takes over rank %u", host, number);
+    open_record(sim, host, record, sim->workers[number]);
+    sim_worker_adopted(sim, sim->workers[number]);
+    return true;
+}
+
+/* ---- Life -------------------------------------------------------------------------------------- */
+
+void sim_agent_start(sim_t *sim, uint32_t host)
+{
+    agent_t *agent = agent_of(sim, host);
+    const bool draining = agent->draining;
+    memset(agent, 0, sizeof *agent);
+    agent->draining = draining;
+    sim_life_t *process = &sim->processes[sim_agent(host)];
+    process->alive = true;
+    process->life++;
+    process->host = host;
+    process->frozen_until = 0;
+    agent->draw = sim_mix(sim->options.seed + 77 * host + 1000 * process->life);
+    agent->last_tick = sim->now;
+    const bool adopts = sim_draw_below(&agent->draw, 4) > 0;
+    for (uint32_t i = 0; i < sim->n_workers; i++) { /* leftovers, by pid and start time */
+        if (sim->workers[i] == NULL || sim->workers[i]->host != host) continue;
+        if (sim_planted(LEFTOVERS) || !sim_alive(sim, sim_worker_process(i))) continue;
+        if (!adopts || !adopt(sim, host, i)) sim_kill(sim, sim_worker_process(i));
+    }
+    /* what adopted workers tell again comes before it attaches */
+    const ns_t after = NS_PER_MS * (ns_t)(1 + sim_draw_below(&agent->draw, 20));
+    sim_push(sim, after, SIM_EV_CONNECT, host, 0, process->life);
+    sim_push(sim, sim->config.failure_timeout / 5, SIM_EV_AGENT_TICK, host, 0, process->life);
+}
+
+void sim_agent_died(sim_t *sim, uint32_t host)
+{
+    agent_t *agent = agent_of(sim, host);
+    agent->up = agent->down = NULL;
+    memset(agent->records, 0, sizeof agent->records);
+    memset(agent->uploads, 0, sizeof agent->uploads);
+}
+
+/* ---- Starting and ending of workers ---------------------------------------------------- */
+
 static void start_worker(sim_t *sim, uint32_t host, const sim_msg_t *msg)
 {
     agent_t *agent = agent_of(sim, host);
@@ -189,24 +223,10 @@ static void start_worker(sim_t *sim, uint32_t host, const sim_msg_t *msg)
     }
     record = room(agent);
     if (record == NULL) return;
-    memset(record, 0, sizeof *record);
     sim_worker_t *worker =
         sim_worker_start(sim, msg->a, host, msg->c != 0, msg->b, (const sim_model_t *)msg->data);
     if (sim->over) return;
-    record->used = true;
-    record->number = msg->a;
-    record->heard = sim->now;
-    record->up = worker->up =
-        sim_pipe_open(sim, SIM_PIPE_LOCAL_UP, sim_worker_process(msg->a), sim_agent(host), 0);
-    record->down = worker->down =
-        sim_pipe_open(sim, SIM_PIPE_LOCAL_DOWN, sim_agent(host), sim_worker_process(msg->a), 0);
-    record->report = (control_report_t){.node = host,
-                                        .rank = msg->a,
-                                        .state = CONTROL_RANK_STARTED,
-                                        .pid = 1000 + msg->a,
-                                        .incarnation = worker->incarnation,
-                                        .steps = sim->config.steps,
-                                        .speed = worker->speed};
+    open_record(sim, host, record, worker);
     sim_note(sim, "node %u starts rank %u%s", host, msg->a, msg->c != 0 ? " as a newcomer" : "");
     report(sim, host, record);
 }

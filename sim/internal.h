@@ -204,7 +204,7 @@ struct sim_worker {
     uint32_t token;
     bool ready_told[SIM_BUCKETS];
     uint64_t committed; /* the next step to commit */
-    bool any_commit, full, leaving, ended, done_told;
+    bool any_commit, full, leaving, left, ended, done_told;
     uint32_t commits_in_view;
     uint64_t late; /* planted OLDMSG: buckets whose reduction was under way as their view ended */
     uint64_t late_view;
@@ -332,6 +332,7 @@ void sim_worker_reduced(sim_t *sim, sim_worker_t *worker, uint32_t bucket);
 void sim_worker_chunk(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg, uint64_t view);
 void sim_worker_taken(sim_t *sim, sim_worker_t *worker, const sim_msg_t *msg);
 void sim_worker_event(sim_t *sim, const sim_event_t *event);
+void sim_worker_adopted(sim_t *sim, sim_worker_t *worker);
 void sim_worker_died(sim_worker_t *worker);
 void sim_worker_forget(sim_worker_t *worker);
 void sim_workers_free(sim_t *sim);

@@ -374,15 +374,21 @@ void sim_worker_comm_open(sim_t *sim, sim_worker_t *worker)
     pump(sim, worker);
 }
 
+static void tell_blame(sim_t *sim, sim_worker_t *worker)
+{
+    const sim_comm_t *comm = &worker->comm;
+    const uint32_t number = comm->cause_rank > 0 ? comm->slots[comm->cause_rank - 1] + 1 : 0;
+    tell_agent(sim, worker, SIM_L_BLAME, number | (comm->cause_opening ? SIM_BLAME_OPENING : 0), comm->view,
+               comm->cause_text);
+}
+
 void sim_worker_poisoned(sim_t *sim, sim_worker_t *worker)
 {
     const sim_comm_t *comm = &worker->comm;
     sim_note(sim, "rank %u: view %llu is broken: %s", worker->slot, (unsigned long long)comm->view,
              comm->cause_text);
-    const uint32_t number = comm->cause_rank > 0 ? comm->slots[comm->cause_rank - 1] + 1 : 0;
     worker->view_due = false;
-    tell_agent(sim, worker, SIM_L_BLAME, number | (comm->cause_opening ? SIM_BLAME_OPENING : 0), comm->view,
-               comm->cause_text);
+    tell_blame(sim, worker);
     if (worker->core != NULL && elastic_view(worker->core) == comm->view && comm->view != 0)
         feed_simple(sim, worker, ELASTIC_EV_BROKEN, comm->view, 0);
     pump(sim, worker);
@@ -495,6 +501,21 @@ void sim_worker_local(sim_t *sim, sim_worker_t *worker, sim_msg_t *msg)
 void sim_worker_local_ended(sim_t *sim, sim_worker_t *worker)
 {
     if (worker->agent_gone == 0) worker->agent_gone = sim->now;
+}
+
+/* A new life of its agent took it over: it tells all again. */
+void sim_worker_adopted(sim_t *sim, sim_worker_t *worker)
+{
+    const sim_comm_t *comm = &worker->comm;
+    worker->agent_gone = 0;
+    worker->result_view = 0; /* what was under way is lost */
+    tell_agent(sim, worker, SIM_L_BOUND, 0, 0, NULL);
+    if (comm->state == SIM_COMM_OPEN) tell_agent(sim, worker, SIM_L_READY, 0, comm->view, NULL);
+    if (worker->full && worker->entered != 0) tell_agent(sim, worker, SIM_L_FULL, 0, worker->entered, NULL);
+    if (comm->state == SIM_COMM_POISONED) tell_blame(sim, worker);
+    if (worker->left) tell_agent(sim, worker, SIM_L_LEFT, 0, worker->entered, NULL);
+    if (worker->done_told) tell_agent(sim, worker, SIM_L_DONE, 0, worker->entered, NULL);
+    pump(sim, worker);
 }
 
 /* ---- Life -------------------------------------------------------------------------------------- */
