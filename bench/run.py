@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHES = {"allreduce": "allreduce.py", "train": "train_step.py", "overlap": "overlap.py"}
+BENCHES = {"allreduce": "allreduce.py", "train": "train_step.py", "overlap": "overlap.py",
+           "commit": "commit.py"}
 
 
 def main():

@@ -44,7 +44,7 @@ def test_a_planted_include_is_found(tmp_path, name, text, fault):
 
 
 def test_a_clean_tree_passes(tmp_path):
-    plant(tmp_path, "ddp/ddp.c", '#include <inspan/ddp.h>\n#include "comm/comm.h"\n#include "base/error.h"\n')
+    plant(tmp_path, "ddp/ddp.c", '#include <inspan/elastic.h>\n#include "comm/comm.h"\n#include "base/error.h"\n')
     plant(tmp_path, "ddp/ddp_test.c", '#include <cmocka.h>\n#include "comm/exec.h"\n')
     assert run_layers(tmp_path).returncode == 0
 

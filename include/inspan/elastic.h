@@ -20,7 +20,7 @@
 #ifndef INSPAN_ELASTIC_H
 #define INSPAN_ELASTIC_H
 
-#include <inspan/ddp.h>
+#include <inspan/comm.h>
 #include <inspan/worker.h>
 
 #ifdef __cplusplus
@@ -30,6 +30,14 @@ extern "C" {
 #define INSPAN_LEASES_MAX 256 /* of a step */
 
 typedef struct inspan_elastic inspan_elastic_t;
+
+typedef struct inspan_parameter {
+    const char *name;
+    uint64_t count; /* elements */
+    uint32_t n_dims;
+    const uint64_t *shape; /* (n_dims) */
+    void *weights;         /* (count): members of a first view must hold the same bits */
+} inspan_parameter_t;
 
 /* One array of optimiser state, in the gradients' dtype; copied to newcomers with its parameter. */
 typedef struct inspan_state {
@@ -136,6 +144,7 @@ typedef struct inspan_elastic_stats {
     uint64_t samples_recomputed;                      /* of these, leases that a lost member had been given */
     uint64_t bytes_sent, bytes_reduced, bytes_copied; /* copied: to and from newcomers */
     int64_t exposed_ns;                               /* in next: neither computing nor applying */
+    int64_t commit_ns;                                /* of it: own vote -> commit */
     uint64_t recoveries;                    /* views in which members of the one before were missing */
     int64_t recovery_ns, recovery_worst_ns; /* failure known -> next commit: all together, the longest */
 } inspan_elastic_stats_t;

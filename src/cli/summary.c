@@ -53,6 +53,7 @@ static json_t *node_json(const rank_view_t *view, double all_samples)
     json_set_number(node, "samples_per_s", view->compute_s > 0 ? view->samples / view->compute_s : 0);
     json_set_number(node, "compute_s", view->compute_s);
     json_set_number(node, "exposed_comm_s", view->exposed_comm_s);
+    json_set_number(node, "commit_s", own_number(view, "commit_s", (double)NAN));
     json_set_number(node, "input_s", view->input_s);
     json_set_number(node, "bytes_sent", view->bytes_sent);
     json_set_string(node, "param_hash", view->hash[0] != '\0' ? view->hash : NULL);

@@ -19,7 +19,7 @@
 
 #include <stdbool.h>
 
-#include <inspan/ddp.h>
+#include <inspan/elastic.h>
 
 #include "ddp/layout.h"
 

@@ -4,8 +4,7 @@
  * Buckets follow the order in which backward finishes gradients, at first the reverse order of registration.
  * The first bucket is small, so that the wire starts early. A parameter is never split. Each bucket ends with
  * a tail of elements that says what its sums cover, since what influences weights must ride in a reduced
- * bucket (docs/step-protocol.md, C2): with fixed members samples and losses (LAYOUT_TAIL), in the elastic
- * step one element a lease (buckets.h).
+ * bucket (docs/step-protocol.md, C2): one element a lease (buckets.h).
  */
 #ifndef DDP_LAYOUT_H
 #define DDP_LAYOUT_H
@@ -15,10 +14,7 @@
 
 #include <inspan/status.h>
 
-#define LAYOUT_TAIL       2u
-#define LAYOUT_ALIGN      16u /* elements: vector kernels and optimiser read each parameter at a line's start */
-#define LAYOUT_SAMPLES_AT 0u /* in the tail */
-#define LAYOUT_LOSS_AT    1u
+#define LAYOUT_ALIGN 16u /* elements: vector kernels and optimiser read each parameter at a line's start */
 
 typedef struct layout_bucket {
     uint64_t count;                 /* elements, tail included */

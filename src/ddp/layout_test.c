@@ -8,6 +8,8 @@
 
 #include "base/rng.h"
 
+#define LAYOUT_TAIL 7u
+
 static void check_layout(const layout_t *layout, const uint64_t *counts, uint32_t n)
 {
     uint32_t seen = 0;

@@ -2,7 +2,7 @@
 #ifndef DDP_MANIFEST_H
 #define DDP_MANIFEST_H
 
-#include <inspan/ddp.h>
+#include <inspan/elastic.h>
 
 /*
  * Collective: every rank calls it with its own. OK on all ranks, or MISMATCH on all ranks with the first

@@ -299,6 +299,7 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
     if (trainer->hooks.applied != NULL || compared) trainer->param_hash = trainer_hash(trainer);
     if (compared) inspan_elastic_hint(trainer->elastic, trainer->param_hash);
     trainer->compute += os_now() - start;
+    trainer->trained = os_now() - trainer->evaluation;
     if (trainer->saver != NULL) saver_committed(trainer->saver, work->step, work->view, leads(trainer, work));
     if (trainer->hooks.applied != NULL)
         trainer->hooks.applied(trainer->hooks.context, work->step, trainer->param_hash);
@@ -310,9 +311,11 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
 
 static inspan_status_t run(trainer_t *trainer, inspan_error_t *err)
 {
-    for (;;) {
+    for (bool first = true;; first = false) {
         inspan_work_t work;
         inspan_status_t status = inspan_elastic_next(trainer->elastic, &work, err);
+        if (first)
+            trainer->started = trainer->recent[TRAIN_RECENT - 1] = os_now(); /* all members are there */
         if (status == INSPAN_ABORTED)
             return error_prefix(err, "cancelled after step %" PRIu64 " of %" PRIu64, trainer->step,
                                 trainer->job.train.steps);
@@ -328,7 +331,6 @@ inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err)
     inspan_error_t unused;
     if (err == NULL) err = &unused;
     trainer->started = os_now();
-    trainer->recent[TRAIN_RECENT - 1] = trainer->started;
     trainer_report(trainer);
     inspan_status_t status = run(trainer, err);
     trainer->ended = os_now();

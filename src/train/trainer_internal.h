@@ -32,7 +32,8 @@ struct trainer {
     double loss, loss_first, validation, validation_first, accuracy;
     uint64_t validation_step; /* whose weights the held-out loss is of */
     uint64_t param_hash;      /* of the weights when they were last compared */
-    ns_t started, ended;      /* of trainer_run */
+    ns_t started, ended;      /* the first work, the end of trainer_run */
+    ns_t trained;             /* when the last step was applied, evaluations left out */
     ns_t compute, input;      /* of steps */
     ns_t evaluation;          /* looking at held-out samples */
     ns_t

@@ -61,6 +61,7 @@ static void add_elastic(json_t *out, const inspan_elastic_stats_t *stats)
     json_set_number(out, "rank", stats->number);
     json_set_string(out, "node", stats->node);
     json_set_number(out, "exposed_comm_s", ns_to_s(stats->exposed_ns));
+    json_set_number(out, "commit_s", ns_to_s(stats->commit_ns));
     json_set_number(out, "bytes_sent", (double)stats->bytes_sent);
     json_set_number(out, "bytes_copied", (double)stats->bytes_copied);
     json_set_number(out, "views", (double)stats->views);
@@ -78,7 +79,7 @@ char *trainer_summary(const trainer_t *trainer)
     inspan_elastic_stats(trainer->elastic, &stats);
     const uint64_t all_samples = (trainer->step - trainer->first_step) * trainer->job.train.global_batch;
     const double wall = ns_to_s(trainer->ended - trainer->started), compute = ns_to_s(trainer->compute);
-    const double stepping = ns_to_s(trainer->ended - trainer->started - trainer->evaluation);
+    const double stepping = ns_to_s(trainer->trained - trainer->started);
     snprintf(hash, sizeof hash, "%016" PRIx64, trainer->param_hash);
     if (!stats.full) hash[0] = '\0'; /* a newcomer to the end: some parameters never came */
     json_t *out = json_object();

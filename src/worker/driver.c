@@ -65,6 +65,8 @@ static void note_commit(inspan_elastic_t *e)
     }
     driver_commit_t *commit = &e->commits[(e->commit_first + e->commit_n++) % DRIVER_COMMITS];
     const elastic_set_t dropped = elastic_dropped(e->machine);
+    if (e->voted_at != 0) e->stats.commit_ns += os_now() - e->voted_at; /* else: with this very vote */
+    e->voted_at = 0;
     memset(commit, 0, sizeof *commit);
     commit->light = elastic_light(e->machine);
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++)
@@ -96,6 +98,7 @@ static void perform(void *context, const elastic_action_t *action)
 inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *event)
 {
     const inspan_status_t status = elastic_handle(e->machine, event);
+    if (e->voted_at == 0 && elastic_voted(e->machine)) e->voted_at = os_now();
     if (status == INSPAN_PENDING) { /* each view has a communicator of its own: cannot be */
         inspan_error_t err;
         error_set(&err, INSPAN_INTERNAL,
@@ -569,12 +572,21 @@ static inspan_status_t advance(inspan_elastic_t *e, inspan_work_t *work, inspan_
     }
 }
 
+static bool trains(inspan_elastic_t *e)
+{
+    pthread_mutex_lock(&e->lock);
+    const bool is = !elastic_light(e->machine);
+    pthread_mutex_unlock(&e->lock);
+    return is;
+}
+
 inspan_status_t inspan_elastic_next(inspan_elastic_t *e, inspan_work_t *work, inspan_error_t *err)
 {
     inspan_error_t unused;
     if (err == NULL) err = &unused;
     const ns_t start = os_now();
-    const bool first = e->views_seen == 0; /* waiting for the job to begin is no waiting in it */
+    /* Waiting for the job to begin, or for its result to be stored, is no waiting in it. */
+    const bool counts = e->views_seen > 0 && trains(e);
     if (e->has_open && !e->open.saving)
         return error_set(err, INSPAN_INVALID, "the last work was never computed");
     e->has_open = false;
@@ -582,7 +594,7 @@ inspan_status_t inspan_elastic_next(inspan_elastic_t *e, inspan_work_t *work, in
     e->applying = false;
     e->idle_since = 0;
     const inspan_status_t status = advance(e, work, err);
-    if (!first) e->stats.exposed_ns += os_now() - start;
+    if (counts) e->stats.exposed_ns += os_now() - start;
     return status;
 }
 

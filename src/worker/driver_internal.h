@@ -77,6 +77,7 @@ struct inspan_elastic {
     inspan_error_t failure; /* the first of this member's own */
     bool news;              /* something happened since the training thread looked */
     bool send_failed, compared;
+    ns_t voted_at;  /* in this step; 0: not yet */
     ns_t broken_at; /* when this view's failure was known; 0: it is whole */
     uint32_t
         owner[ELASTIC_LEASES_MAX]; /* number of who was given the lease in this step; UINT32_MAX: nobody */
