@@ -12,6 +12,7 @@ enum { RECORDS = 8, UPLOADS = 4 };
 
 typedef struct record {
     bool used, gone;
+    ns_t told; /* gone: when that was told last; kept until the word has certainly arrived */
     uint32_t number;
     control_report_t report;
     ns_t heard;
@@ -98,8 +99,7 @@ static void attach(sim_t *sim, uint32_t host)
     sim_send(sim, agent->up, SIM_LANE_WORDS, msg);
     for (uint32_t i = 0; i < UPLOADS; i++)
         if (agent->uploads[i].used) send_artifact(sim, host, &agent->uploads[i]);
-    for (uint32_t i = 0; i < RECORDS; i++) /* told: those that are gone need not be kept */
-        if (agent->records[i].used && agent->records[i].gone) agent->records[i].used = false;
+    for (uint32_t i = 0; i < RECORDS; i++) agent->records[i].told = sim->now;
 }
 
 static void detach(sim_t *sim, uint32_t host)
@@ -262,7 +262,7 @@ static void exited(sim_t *sim, uint32_t host, uint32_t number)
         record->report.exit_code = 1;
     }
     if (told) report(sim, host, record);
-    if (agent->up != NULL) record->used = false;
+    record->told = sim->now;
 }
 
 /* ---- Words from the manager -------------------------------------------------------------------- */
@@ -452,6 +452,8 @@ static void tick(sim_t *sim, uint32_t host)
     for (uint32_t i = 0; i < RECORDS; i++) {
         record_t *record = &agent->records[i];
         if (!record->used) continue;
+        if (record->gone && agent->up != NULL && sim->now - record->told > sim->config.failure_timeout)
+            record->used = false;
         if (gap > 2 * period) record->heard += gap - period; /* we stood still ourselves */
         look_at_worker(sim, host, record);
     }

@@ -38,7 +38,8 @@ uint32_t sim_plant_seeds(const sim_plant_t *plant)
     case SIM_PLANT_NOC2: return 0;
     case SIM_PLANT_SKIPSALV:
     case SIM_PLANT_SELFFULL:
-    case SIM_PLANT_REUSE: return RARE;
+    case SIM_PLANT_REUSE:
+    case SIM_PLANT_TORNVIEW: return RARE;
     default: return USUAL;
     }
 }
