@@ -208,7 +208,7 @@ inspan_status_t core_on_note(agent_core_t *core, agent_worker_t *worker, const u
 {
     char text[LOCAL_NOTE_MAX];
     if (local_decode_note(body, n, text) != INSPAN_OK) return INSPAN_CORRUPT;
-    log_warn("job %llu, rank %u: %s", (unsigned long long)worker->job, worker->rank, text);
+    log_info("job %llu, rank %u: %s", (unsigned long long)worker->job, worker->rank, text);
     if (core->link_up) core->actions.note(core->context, worker, text);
     return INSPAN_OK;
 }

@@ -80,8 +80,9 @@ typedef struct checkpoint_result {
 inspan_status_t checkpoint_open(const checkpoint_options_t *options, checkpoint_writer_t **writer,
                                 inspan_error_t *err);
 
-/* Is there room for one checkpoint more? IO: "needs 1.2 GB, /x has 300 MB free". Looked at before each one is
- * written, too; for the start of a training, so that a full disk is known then. */
+/* Is there room for one checkpoint more, and for the result, which must not fail for it? IO: "a checkpoint
+ * needs 1.2 GB and the result 400 MB, /x has 300 MB free". Looked at before each one is written, too; for the
+ * start of a training, so that a full disk is known then. */
 inspan_status_t checkpoint_check_room(const checkpoint_writer_t *writer, inspan_error_t *err);
 
 /*

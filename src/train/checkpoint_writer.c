@@ -67,15 +67,18 @@ static const nn_param_t *tensor_at(const checkpoint_writer_t *writer, uint32_t i
 
 inspan_status_t checkpoint_check_room(const checkpoint_writer_t *writer, inspan_error_t *err)
 {
-    char needs[32], has[32];
-    uint64_t room = 0;
+    char needs[32], result[32], has[32];
+    uint64_t room = 0, weights = 0;
     const uint64_t wanted = writer->tensor_bytes + (uint64_t)n_tensors(writer) * HEADER_BYTES + OTHER_BYTES;
+    for (uint32_t i = 0; i < writer->arrays.n_params; i++) weights += bytes_of(writer, &writer->copies[i]);
     inspan_status_t status = os_disk_free(writer->folder, &room, err);
-    if (status != INSPAN_OK || room >= wanted) return status;
+    if (status != INSPAN_OK || room >= wanted + weights) return status;
     return error_set(err, INSPAN_IO,
-                     "a checkpoint needs %s, %s has %s free: make room there, keep fewer (checkpoint.keep is "
+                     "a checkpoint needs %s and the result %s, %s has %s free: make room there, keep fewer "
+                     "(checkpoint.keep is "
                      "%u) or choose another checkpoint.dir",
-                     units_format_size(wanted, needs, sizeof needs), writer->folder,
+                     units_format_size(wanted, needs, sizeof needs),
+                     units_format_size(weights, result, sizeof result), writer->folder,
                      units_format_size(room, has, sizeof has), writer->keep);
 }
 

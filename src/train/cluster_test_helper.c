@@ -207,7 +207,7 @@ static void train(session_t *session)
         .views = inspan_worker_views(session->worker),
         .newcomer = !self->in_first,
         .threads = 1,
-        .hooks = {session, on_failed, on_progress, on_computing, on_applied, on_save},
+        .hooks = {session, on_failed, on_progress, on_computing, on_applied, on_save, NULL},
     };
     char folder[160];
     snprintf(folder, sizeof folder, "%s/%u", here->own, (unsigned)(self - here->workers));
