@@ -59,6 +59,18 @@ static chaos_fault_t *newest_fault(chaos_t *chaos)
     return chaos->report.faults.n > 0 ? &chaos->report.faults.items[chaos->report.faults.n - 1] : NULL;
 }
 
+/* What was broken on purpose is not held against the node: it comes back at once, and never into quarantine.
+ */
+static void forgive(const chaos_t *chaos, const chaos_fault_t *fault)
+{
+    inspan_error_t err = {0};
+    Inspan__V1__NodeRequest request = INSPAN__V1__NODE_REQUEST__INIT;
+    if (fault->rank < 0) return;
+    request.node = (char *)(uintptr_t)fault->node;
+    client_free(
+        client_call(chaos->client, "Cluster/Unban", &request.base, &inspan__v1__node__descriptor, &err));
+}
+
 /* A new look at the job: what does it say about the newest fault? */
 static void note(chaos_t *chaos, const Inspan__V1__JobInfo *job)
 {
@@ -68,7 +80,10 @@ static void note(chaos_t *chaos, const Inspan__V1__JobInfo *job)
     const bool moved = step_of(job) > step_of(before);
     /* A manager that is killed costs no view: it is known when it answers again. */
     const bool knows = job->view > before->view || fault->kind == CHAOS_MANAGER;
-    if (fault->known == 0 && knows) fault->known = since(chaos);
+    if (fault->known == 0 && knows) {
+        fault->known = since(chaos);
+        forgive(chaos, fault);
+    }
     if (fault->known > 0 && fault->committed == 0 && moved) fault->committed = since(chaos);
     if (fault->committed > 0 && fault->whole == 0 && active_ranks(job) >= chaos->members)
         fault->whole = since(chaos);
