@@ -78,8 +78,8 @@ static void note(chaos_t *chaos, const Inspan__V1__JobInfo *job)
     const Inspan__V1__JobInfo *before = chaos->job;
     if (fault == NULL || before == NULL) return;
     const bool moved = step_of(job) > step_of(before);
-    /* A manager that is killed costs no view: it is known when it answers again. */
-    const bool knows = job->view > before->view || fault->kind == CHAOS_MANAGER;
+    /* A manager or an agent that is killed costs no view: the others need not know. */
+    const bool knows = job->view > before->view || fault->kind == CHAOS_MANAGER || fault->kind == CHAOS_AGENT;
     if (fault->known == 0 && knows) {
         fault->known = since(chaos);
         forgive(chaos, fault);
