@@ -335,12 +335,13 @@ static void issue_view(cluster_t *cluster)
         size_t n = 0;
         if (!cluster->workers[i].member) continue;
         local_view_t view = {.view = cluster->view,
-                             .rank = rank++,
+                             .rank = rank,
                              .world = world,
                              .first = cluster->view == 1,
                              .key = "cluster",
                              .members = members};
         say(&cluster->workers[i], local_encode_view(&view, frame, sizeof frame, &n), &n);
+        rank++;
     }
 }
 
