@@ -163,8 +163,10 @@ static void steps_take_no_memory(void **state)
     for (uint32_t n = 1; n <= 3; n += 2) {
         cluster_t *cluster = run_world(&job, n);
         cluster_assert_well(cluster);
-        for (uint32_t i = 0; i < n; i++)
-            if (rank(cluster, i)->allocations > CHANCES)
+        for (uint32_t i = 0; i < n;
+             i++) /* the ledger is told every 200 ms: on a busy machine that is often */
+            if (rank(cluster, i)->allocations >
+                CHANCES + (uint64_t)(rank(cluster, i)->wall / (200 * NS_PER_MS)))
                 fail_msg("rank %u of %u: %llu allocations in 50 steps", i, n,
                          (unsigned long long)rank(cluster, i)->allocations);
         cluster_close(cluster);
