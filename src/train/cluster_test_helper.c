@@ -350,7 +350,7 @@ static void on_bound(cluster_t *cluster)
     uint32_t waiting = 0;
     for (uint32_t i = 0; i < cluster->started; i++)
         waiting += cluster->workers[i].running && !cluster->workers[i].bound;
-    if (waiting > 0) return;
+    if (waiting > 0 || cluster->failed) return;
     for (uint32_t i = 0; i < cluster->started; i++)
         cluster->workers[i].member |= cluster->workers[i].running && !cluster->workers[i].has_left;
     issue_view(cluster);
@@ -439,6 +439,7 @@ static void take_frame(cluster_t *cluster, worker_t *worker, local_frame_type_t 
         assert_int_equal(local_decode_hello(body, n, &hello), INSPAN_OK);
         worker->incarnation = hello.incarnation;
         say_welcome(cluster, worker);
+        if (cluster->failed) say_empty(worker, LOCAL_STOP); /* another one ended the job before it called */
         break;
     case LOCAL_BOUND:
         assert_int_equal(local_decode_bound(body, n, &worker->port), INSPAN_OK);
