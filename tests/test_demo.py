@@ -13,12 +13,13 @@ def start(folder, steps):
                             stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True)
 
 
-def test_three_nodes_train_and_the_model_writes(inspan):
-    demo = start(inspan.folder, 4)
-    output = demo.communicate(timeout=180)[0].decode(errors="replace")
+def test_three_nodes_train_one_worker_dies_and_the_model_writes(inspan):
+    demo = start(inspan.folder, 40)
+    output = demo.communicate(timeout=240)[0].decode(errors="replace")
     assert demo.returncode == 0, output
     assert all(f"node-{k}" in output for k in (1, 2, 3)), output
-    assert "step 4/4" in output and "held-out" in output, output
+    assert "step 40/40" in output and "held-out" in output, output
+    assert "lost worker 1" in output and "every sample exactly once" in output, output
     assert "model.safetensors" in output and "In the beginning" in output, output
     assert list(inspan.folder.glob("inspan-demo.*")) == []
     assert inspan.processes() == []

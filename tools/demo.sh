@@ -1,6 +1,7 @@
 #!/bin/sh
 # The main job on one machine: a manager and three agents as processes of their own, which register by themselves, train
-# a GPT together on the King James Bible (from Debian's package bible-kjv) and write text like it.
+# a GPT together on the King James Bible (from Debian's package bible-kjv) and write text like it. In the middle one
+# worker is killed, later a fourth agent joins: no step is lost, no sample counts twice.
 # Usage: tools/demo.sh PATH-OF-INSPAN [STEPS]
 set -eu
 
@@ -8,13 +9,14 @@ inspan=$(realpath "$1")
 steps=${2:-500}
 work=$(mktemp -d "${TMPDIR:-/tmp}/inspan-demo.XXXXXX")
 up=""
+director=""
 
 clean_up() {
     trap - EXIT INT TERM
-    if [ -n "$up" ]; then
-        kill "$up" 2>/dev/null || true
-        wait "$up" 2>/dev/null || true
-    fi
+    for program in $director $up; do
+        kill "$program" 2>/dev/null || true
+        wait "$program" 2>/dev/null || true
+    done
     rm -rf "$work"
 }
 trap clean_up EXIT
@@ -50,11 +52,39 @@ name: bible-gpt
 model: {kind: gpt, layers: 5, heads: 4, dim: 128, context: 128}
 data: {kind: text, path: bible.txt, validation: 0.02}
 train: {steps: $steps, global_batch: 48, optimizer: adamw, lr: 2e-3, warmup: 50, clip: 1.0, seed: 1, evaluate_every: 100}
-nodes: {min: 3, max: 3}
+nodes: {min: 2, max: 4}
+failure_timeout: 2s
 checkpoint: {dir: out}
 YAML
+# "step": of job 1, and the pid of one of its workers, out of its JSON (one member a line).
+job_lines() { "$inspan" job 1 --json 2>/dev/null | tr ',{' '\n\n'; }
+step_is() {
+    step=$(job_lines | sed -n 's/^"step":\([0-9]*\).*/\1/p' | sort -n | tail -1)
+    [ "${step:-0}" -ge "$1" ]
+}
+
+# A value out of what `up` noted for clients.
+client() { sed -n "s/.*\"$1\":[[:space:]]*\"\([^\"]*\)\".*/\1/p" "$INSPAN_DIR/client.json"; }
+
+# What happens meanwhile.
+direct() {
+    until step_is $((steps * 2 / 5)); do sleep 0.5; done
+    victim=$(job_lines | sed -n 's/^"pid":\([0-9]*\).*/\1/p' | sed -n 2p)
+    echo "    (demo: kill -9 of worker $victim)" >&2
+    grep -q worker "/proc/$victim/cmdline" && kill -9 "$victim"
+    until step_is $((steps * 3 / 5)); do sleep 0.5; done
+    echo "    (demo: a fourth agent joins)" >&2
+    token=$(client token)
+    INSPAN_TOKEN=$token exec "$inspan" join "$(client manager)" --dir "$work/fourth" --name node-4 >"$work/fourth.log" 2>&1
+}
+
 say "They train a GPT of one million parameters on $(wc -c <"$work/bible.txt") bytes of text:"
+direct &
+director=$!
 "$inspan" train "$work/job.yaml"
+
+say "Which worker computed which samples:"
+"$inspan" job 1 --ledger
 
 say "It is kept as model.safetensors:"
 ls -l "$work/out"
