@@ -297,6 +297,9 @@ static void take_view(sim_t *sim, uint32_t host, const sim_msg_t *msg)
     if (record == NULL || (record->has_view && view->number <= record->view.number)) return;
     record->view = *view;
     record->has_view = true;
+    control_report_t *r = &record->report;
+    if (r->state == CONTROL_RANK_LEFT && r->left_view < view->number)
+        r->state = CONTROL_RANK_RUNNING; /* G3 */
     if (record->bound) sim_send(sim, record->down, SIM_LANE_WORDS, sim_msg(SIM_L_VIEW, view, sizeof *view));
 }
 
@@ -401,7 +404,9 @@ void sim_agent_local(sim_t *sim, uint32_t host, sim_pipe_t *pipe, sim_msg_t *msg
     case SIM_L_FULL: r->full = true; break;
     case SIM_L_BLAME: take_blame(sim, record, msg); break;
     case SIM_L_LEFT:
-        if (before < CONTROL_RANK_LEFT) r->state = CONTROL_RANK_LEFT;
+        if (record->has_view && msg->view < record->view.number) break; /* G3 */
+        if (before <= CONTROL_RANK_LEFT) r->state = CONTROL_RANK_LEFT;
+        r->left_view = msg->view;
         break;
     case SIM_L_SAVED: take_saved(sim, host, record, msg); break;
     case SIM_L_DONE:

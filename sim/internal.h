@@ -204,7 +204,8 @@ struct sim_worker {
     uint32_t token;
     bool ready_told[SIM_BUCKETS];
     uint64_t committed; /* the next step to commit */
-    bool any_commit, full, leaving, left, ended, done_told;
+    bool any_commit, full, leaving, ended, done_told;
+    uint64_t left_view; /* LEFT was said in it; 0: never */
     uint32_t commits_in_view;
     uint64_t late; /* planted OLDMSG: buckets whose reduction was under way as their view ended */
     uint64_t late_view;

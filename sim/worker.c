@@ -178,7 +178,10 @@ static void perform(void *context, const elastic_action_t *action)
         worker->full = true;
         tell_agent(sim, worker, SIM_L_FULL, 0, action->view, NULL);
         break;
-    case ELASTIC_DO_LEFT: tell_agent(sim, worker, SIM_L_LEFT, 0, action->view, NULL); break;
+    case ELASTIC_DO_LEFT:
+        worker->left_view = action->view;
+        tell_agent(sim, worker, SIM_L_LEFT, 0, action->view, NULL);
+        break;
     case ELASTIC_DO_STUCK: sim_note(sim, "rank %u: no full member is left", worker->slot); break;
     case ELASTIC_DO_END: worker->ended = true; break;
     }
@@ -513,7 +516,8 @@ void sim_worker_adopted(sim_t *sim, sim_worker_t *worker)
     if (comm->state == SIM_COMM_OPEN) tell_agent(sim, worker, SIM_L_READY, 0, comm->view, NULL);
     if (worker->full && worker->entered != 0) tell_agent(sim, worker, SIM_L_FULL, 0, worker->entered, NULL);
     if (comm->state == SIM_COMM_POISONED) tell_blame(sim, worker);
-    if (worker->left) tell_agent(sim, worker, SIM_L_LEFT, 0, worker->entered, NULL);
+    if (worker->left_view != 0 && worker->left_view == worker->announced.number)
+        tell_agent(sim, worker, SIM_L_LEFT, 0, worker->left_view, NULL);
     if (worker->done_told) tell_agent(sim, worker, SIM_L_DONE, 0, worker->entered, NULL);
     pump(sim, worker);
 }

@@ -271,7 +271,7 @@ static int elastic(int fd)
         const local_frame_type_t type = hear(fd);
         if (type == LOCAL_VIEW) say_state(fd);
         if (type == LOCAL_LEAVE) {
-            local_encode_empty(LOCAL_LEFT, frame, sizeof frame, &n);
+            local_encode_left(view.view, frame, sizeof frame, &n);
             say(fd, n);
         }
         if (type == LOCAL_REGISTERED) {

@@ -340,7 +340,7 @@ void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, 
     worker->view_frame = copy;
     worker->view_bytes = used;
     worker->view = view->view;
-    worker->has_blame = false; /* of an older one */
+    core_elastic_new_view(worker);
     if (worker->phase >= AGENT_BOUND) send_view(core, worker);
 }
 
@@ -552,7 +552,7 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     case LOCAL_REGISTERED:
     case LOCAL_TYPES: break;
     case LOCAL_BLAME: return core_on_blame(core, now, worker, body, n);
-    case LOCAL_LEFT: return core_on_left(core, now, worker, n);
+    case LOCAL_LEFT: return core_on_left(core, now, worker, body, n);
     case LOCAL_SAVED: return core_on_saved(core, now, worker, body, n);
     case LOCAL_LEDGER: return core_on_ledger(core, worker, body, n);
     case LOCAL_STATE: return core_on_state(core, now, worker, body, n);

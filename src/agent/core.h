@@ -115,6 +115,7 @@ typedef struct agent_worker {
     bool elastic; /* it has said STATE */
     bool full, has_blame;
     local_blame_t blame; /* of the newest view */
+    uint64_t left_view;  /* LEFT: in which view; an older one than the newest is void */
     agent_artifact_t artifacts[AGENT_ARTIFACTS];
     uint32_t n_artifacts;
     agent_span_t spans[AGENT_SPANS]; /* the newest */

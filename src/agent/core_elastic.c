@@ -40,14 +40,25 @@ inspan_status_t core_on_state(agent_core_t *core, ns_t now, agent_worker_t *work
     return INSPAN_OK;
 }
 
+void core_elastic_new_view(agent_worker_t *worker)
+{
+    if (worker->blame.view < worker->view) worker->has_blame = false;
+    if (worker->state == AGENT_STATE_LEFT && worker->left_view < worker->view)
+        worker->state = worker->phase == AGENT_READY ? AGENT_STATE_READY : AGENT_STATE_RUNNING;
+}
+
 /* ---- Leaving --------------------------------------------------------------------------------- */
 
-inspan_status_t core_on_left(agent_core_t *core, ns_t now, agent_worker_t *worker, size_t n)
+inspan_status_t core_on_left(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
+                             size_t n)
 {
-    if (n != 0) return INSPAN_CORRUPT;
+    uint64_t view = 0;
+    if (local_decode_left(body, n, &view) != INSPAN_OK) return INSPAN_CORRUPT;
+    if (view < worker->view) return INSPAN_OK; /* G3: it may be needed again in the newer one */
     if (worker->phase != AGENT_READY && worker->phase != AGENT_RUNNING) return INSPAN_OK;
-    const bool told = worker->state == AGENT_STATE_LEFT;
+    const bool told = worker->state == AGENT_STATE_LEFT && worker->left_view == view;
     worker->state = AGENT_STATE_LEFT;
+    worker->left_view = view;
     if (!told) core_tell(core, now, worker);
     return INSPAN_OK;
 }

@@ -22,7 +22,7 @@ typedef struct scene {
     int reports, stores, uploads, abandons, registers, spans, releases, last_signal;
     agent_state_t state; /* of the last report, as the next */
     bool full, has_blame;
-    uint64_t blame_view, view;
+    uint64_t blame_view, left_view, view;
     int32_t blamed;
     uint64_t registered_step, span_first, span_last;
     uint32_t registered_files;
@@ -43,6 +43,7 @@ static void do_report(void *context, const agent_worker_t *worker)
     scene->full = worker->full;
     scene->has_blame = worker->has_blame;
     scene->blame_view = worker->blame.view;
+    scene->left_view = worker->left_view;
     scene->blamed = worker->blame.cause.rank;
     scene->view = worker->open_view;
 }
@@ -294,6 +295,12 @@ static void test_views_and_blame(void **state)
     close_scene(scene);
 }
 
+static inspan_status_t give_left(scene_t *scene, uint64_t view)
+{
+    size_t n = 0;
+    return give(scene, local_encode_left(view, frame, sizeof frame, &n));
+}
+
 static void test_leaving(void **state)
 {
     (void)state;
@@ -303,14 +310,41 @@ static void test_leaving(void **state)
     agent_core_disconnected(scene->core, scene->now, scene->worker);
     give_hello(scene);
     assert_int_equal(scene->sent[LOCAL_LEAVE], 2); /* it may not have heard */
-    size_t n = 0;
-    assert_int_equal(give(scene, local_encode_empty(LOCAL_LEFT, frame, sizeof frame, &n)), INSPAN_OK);
+    assert_int_equal(give_left(scene, 1), INSPAN_OK);
     assert_int_equal(scene->state, AGENT_STATE_LEFT);
+    assert_int_equal(scene->left_view, 1);
+    const int reports = scene->reports;
+    assert_int_equal(give_left(scene, 1), INSPAN_OK); /* said again: its agent was away */
+    assert_int_equal(scene->reports, reports);
     give_tick(scene, 5);
     assert_int_equal(scene->state, AGENT_STATE_LEFT);
     assert_int_equal(scene->sent[LOCAL_STOP], 0);
     agent_core_stop(scene->core, scene->now, 7, 4, false, "left");
     assert_int_equal(scene->sent[LOCAL_STOP], 1);
+    close_scene(scene);
+}
+
+/* G3: in a newer view it may have been taken back. */
+static void test_an_old_left_is_void(void **state)
+{
+    (void)state;
+    scene_t *scene = run();
+    agent_core_leave(scene->core, scene->now, 7, 4, "drained");
+    assert_int_equal(give_left(scene, 1), INSPAN_OK);
+    assert_int_equal(scene->worker->state, AGENT_STATE_LEFT);
+    announce(scene, 1); /* by a manager that was restarted: the same view */
+    assert_int_equal(scene->worker->state, AGENT_STATE_LEFT);
+    announce(scene, 2);
+    assert_int_equal(scene->worker->state, AGENT_STATE_RUNNING);
+    assert_int_equal(give_left(scene, 1), INSPAN_OK); /* it has not heard of view 2 yet */
+    assert_int_equal(scene->worker->state, AGENT_STATE_RUNNING);
+    assert_int_equal(give_ready(scene, 2), INSPAN_OK);
+    assert_int_equal(scene->state, AGENT_STATE_RUNNING);
+    assert_int_equal(give_left(scene, 2), INSPAN_OK);
+    assert_int_equal(scene->state, AGENT_STATE_LEFT);
+    assert_int_equal(scene->left_view, 2);
+    size_t n = 0;
+    assert_int_equal(give(scene, local_encode_empty(LOCAL_LEFT, frame, sizeof frame, &n)), INSPAN_CORRUPT);
     close_scene(scene);
 }
 
@@ -495,6 +529,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_views_and_blame),
         cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_an_old_left_is_void),
         cmocka_unit_test(test_leave_before_it_trains),
         cmocka_unit_test(test_the_agent_is_asked_to_end),
         cmocka_unit_test(test_artifacts),

@@ -40,7 +40,9 @@ inspan_status_t core_on_blame(agent_core_t *core, ns_t now, agent_worker_t *work
                               size_t n);
 inspan_status_t core_on_state(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
                               size_t n);
-inspan_status_t core_on_left(agent_core_t *core, ns_t now, agent_worker_t *worker, size_t n);
+inspan_status_t core_on_left(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
+                             size_t n);
+void core_elastic_new_view(agent_worker_t *worker); /* what was said of an older one is void */
 inspan_status_t core_on_saved(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
                               size_t n);
 inspan_status_t core_on_note(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n);

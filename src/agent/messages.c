@@ -62,6 +62,7 @@ static void fill_report(const agent_worker_t *worker, report_t *report)
     message->incarnation = worker->incarnation;
     message->view = worker->open_view;
     message->full = worker->full;
+    if (worker->state == AGENT_STATE_LEFT) message->left_view = worker->left_view;
     if (worker->has_blame) {
         fill_failure(&worker->blame.cause, "", &report->blame);
         message->blame = &report->blame;

@@ -428,12 +428,29 @@ static void settle(cluster_t *cluster)
     issue_view(cluster);
 }
 
+static void on_left(cluster_t *cluster, worker_t *worker, uint64_t view)
+{
+    if (view != cluster->view) return; /* G3 */
+    const bool stays = cluster->widow && cluster->taken_back++ == 0;
+    for (uint32_t i = 0; i < cluster->started && stays; i++) {
+        worker_t *other = &cluster->workers[i];
+        if (other == worker || !other->member) continue;
+        other->member = false;
+        kill(other->pid, SIGKILL);
+    }
+    worker->has_left = !stays;
+    worker->member = stays;
+    issue_view(cluster);
+    if (!stays) say_empty(worker, LOCAL_STOP);
+}
+
 static void take_frame(cluster_t *cluster, worker_t *worker, local_frame_type_t type, const uint8_t *body,
                        size_t n)
 {
     static local_hello_t hello;
     static local_blame_t blame;
     static local_saved_t saved;
+    uint64_t left_view = 0;
     switch (type) {
     case LOCAL_HELLO:
         assert_int_equal(local_decode_hello(body, n, &hello), INSPAN_OK);
@@ -451,10 +468,8 @@ static void take_frame(cluster_t *cluster, worker_t *worker, local_frame_type_t 
         on_blame(cluster, &blame);
         break;
     case LOCAL_LEFT:
-        worker->has_left = true;
-        worker->member = false;
-        issue_view(cluster);
-        say_empty(worker, LOCAL_STOP);
+        assert_int_equal(local_decode_left(body, n, &left_view), INSPAN_OK);
+        on_left(cluster, worker, left_view);
         break;
     case LOCAL_SAVED:
         assert_int_equal(local_decode_saved(body, n, &saved), INSPAN_OK);

@@ -211,6 +211,21 @@ static void a_member_leaves(void **state)
     leaves(0); /* the leader */
 }
 
+/* G4: it has handed over, but who took over is lost before the view without it is out. It trains on to the
+ * end: the last one is never let go. */
+static void a_leaver_is_taken_back(void **state)
+{
+    (void)state;
+    job_config_t job = disturbed_job();
+    cluster_t *cluster = cluster_open(&job, 2);
+    cluster->widow = true;
+    cluster->workers[1].trouble = (trouble_t){LEAVE, 4};
+    run_and_compare(cluster);
+    assert_int_equal(cluster->taken_back, 1);
+    assert_true(cluster->workers[0].was_killed && !cluster->workers[1].has_left);
+    cluster_close(cluster);
+}
+
 static void lost_in_fp32(void **state)
 {
     (void)state;
@@ -292,6 +307,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_is_lost),
         cmocka_unit_test(a_donor_is_lost),
         cmocka_unit_test(a_member_leaves),
+        cmocka_unit_test(a_leaver_is_taken_back),
         cmocka_unit_test(lost_in_fp32),
         cmocka_unit_test(what_is_lost_may_be_dropped),
         cmocka_unit_test(the_gradient_of_a_disturbed_step),

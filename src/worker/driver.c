@@ -41,7 +41,7 @@ static void push_todo(inspan_elastic_t *e, const elastic_action_t *action)
         e->todo_first = 0;
     }
     e->todo[(e->todo_first + e->todo_n++) % e->todo_size] =
-        (driver_todo_t){action->type, action->bucket, action->peer, action->step};
+        (driver_todo_t){action->type, action->bucket, action->peer, action->step, action->view};
 }
 
 static void note_owners(inspan_elastic_t *e)
@@ -286,11 +286,12 @@ static bool do_one(inspan_elastic_t *e, const driver_todo_t *todo)
     case ELASTIC_DO_WORK: e->working = true; break;
     case ELASTIC_DO_FULL:
         e->is_full = true;
+        e->left = false; /* G4: taken back */
         e->views->full(e->views->context, true);
         break;
     case ELASTIC_DO_LEFT:
         e->left = true;
-        e->views->left(e->views->context);
+        e->views->left(e->views->context, todo->view);
         break;
     case ELASTIC_DO_END: e->ended = true; break;
     case ELASTIC_DO_STUCK:

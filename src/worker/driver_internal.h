@@ -31,7 +31,7 @@
 typedef struct driver_todo {
     elastic_action_type_t type;
     uint32_t bucket, peer;
-    uint64_t step;
+    uint64_t step, view;
 } driver_todo_t;
 
 /* What the machine says of a step inside its COMMIT. */

@@ -28,7 +28,7 @@ typedef struct rank {
     unsigned ticks;
     inspan_progress_t progress;
     local_end_t end;
-    uint64_t ready; /* view */
+    uint64_t ready, left; /* views */
     local_blame_t blame;
     local_saved_t saved;
     local_ledger_t span;

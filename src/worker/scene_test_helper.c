@@ -53,6 +53,7 @@ static void take(rank_t *rank, local_frame_type_t type, const uint8_t *body, siz
     if (type == LOCAL_TICK) status = local_decode_tick(body, n, &rank->progress);
     if (type == LOCAL_FAILED || type == LOCAL_DONE) status = local_decode_end(body, n, &rank->end);
     if (type == LOCAL_READY) status = local_decode_ready(body, n, &rank->ready);
+    if (type == LOCAL_LEFT) status = local_decode_left(body, n, &rank->left);
     if (type == LOCAL_BLAME) status = local_decode_blame(body, n, &rank->blame);
     if (type == LOCAL_SAVED) status = local_decode_saved(body, n, &rank->saved);
     if (type == LOCAL_LEDGER) status = local_decode_ledger(body, n, &rank->span);

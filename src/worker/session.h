@@ -88,7 +88,8 @@ struct inspan_worker {
     bool has_lost;  /* nothing goes on: the agent is gone, or (fixed) a member is */
     inspan_cause_t lost;
     inspan_cause_t unopen; /* why the communicator did not open; status OK: no peer's doing */
-    bool has_blame, left, full, full_told;
+    bool has_blame, full, full_told;
+    uint64_t left_view; /* LEFT was said in it, and it is the newest; 0: no */
     local_blame_t blame;
     inspan_progress_t progress;
     bool progress_changed;

@@ -87,7 +87,7 @@ void session_send_state(inspan_worker_t *worker)
 void session_send_left(inspan_worker_t *worker)
 {
     size_t n = 0;
-    inspan_status_t status = local_encode_empty(LOCAL_LEFT, worker->frame, sizeof worker->frame, &n);
+    inspan_status_t status = local_encode_left(worker->left_view, worker->frame, sizeof worker->frame, &n);
     session_send(worker, status, n);
 }
 
@@ -137,7 +137,7 @@ static void say_again(inspan_worker_t *worker)
     if (worker->ready != 0) session_send_ready(worker);
     if (worker->full_told) session_send_state(worker);
     if (worker->has_blame) session_send_blame(worker);
-    if (worker->left) session_send_left(worker);
+    if (worker->left_view != 0) session_send_left(worker);
     outbox_say_again(worker);
     if (worker->end_type != 0) send_end(worker);
 }

@@ -66,6 +66,7 @@ void views_announced(inspan_worker_t *worker, const local_view_t *view)
     worker->announced = *view;
     worker->has_view = true;
     worker->has_blame = false;
+    worker->left_view = 0;
     if (!worker->elastic) return;
     inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = -1, .noticed_by = -1};
     if (worker->open.members != NULL) cause.noticed_by = (int32_t)worker->open.rank;
@@ -301,12 +302,15 @@ static bool source_leaving(void *context)
     return atomic_load(&((inspan_worker_t *)context)->leaving);
 }
 
-static void source_left(void *context)
+/* G3: of an older view it would be void. */
+static void source_left(void *context, uint64_t view)
 {
     inspan_worker_t *worker = context;
     pthread_mutex_lock(&worker->mutex);
-    worker->left = true;
-    session_send_left(worker);
+    if (worker->has_view && view == worker->announced.view) {
+        worker->left_view = view;
+        session_send_left(worker);
+    }
     pthread_mutex_unlock(&worker->mutex);
 }
 

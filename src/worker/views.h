@@ -48,8 +48,10 @@ struct inspan_views {
      * or this member is stopped. Any thread; one atomic load. */
     bool (*changed)(void *context);
 
-    bool (*leaving)(void *context);         /* asked to leave gracefully (any thread) */
-    void (*left)(void *context);            /* handed over everything: may be left out of the next view */
+    bool (*leaving)(void *context); /* asked to leave gracefully (any thread) */
+    /* Handed over everything in this view: may be left out of the next. Void as soon as a newer one is
+     * announced: there it must be said again. */
+    void (*left)(void *context, uint64_t view);
     void (*full)(void *context, bool full); /* has, or has no longer, all weights and optimiser state */
 
     /* A span of the ledger, in numbers of the job. One with the first_step of the one given last replaces it

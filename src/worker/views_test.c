@@ -267,7 +267,7 @@ static void user_tells(rank_t *rank)
     assert_int_equal(answer.status, INSPAN_MISMATCH);
     assert_string_equal(answer.text, "view 1 is over");
     assert_false(views->registered(views->context, &answer));
-    views->left(views->context);
+    views->left(views->context, 1);
     sem_wait(&rank->go);
     give_span(views, 3, 9);
     inspan_worker_finish(rank->worker, INSPAN_OK, "{}");
@@ -327,6 +327,55 @@ static void test_state_ledger_and_artifacts(void **state)
     scene_end(&scene);
 }
 
+static void user_leaves(rank_t *rank)
+{
+    const inspan_views_t *views = inspan_worker_views(rank->worker);
+    worker_view_t view;
+    assert_int_equal(views->next(views->context, 0, PATIENCE, &view, &rank->err), INSPAN_OK);
+    views->left(views->context, 1);
+    assert_int_equal(views->next(views->context, 1, PATIENCE, &view, &rank->err), INSPAN_OK);
+    views->left(views->context, 1); /* late: void */
+    sem_wait(&rank->go);
+    views->left(views->context, 2);
+    sem_wait(&rank->go);
+    inspan_worker_finish(rank->worker, INSPAN_OK, "{}");
+}
+
+static void meet_again(rank_t *rank)
+{
+    close(rank->fd);
+    scene_accept_session(rank);
+    assert_int_equal(scene_hear(rank, true), LOCAL_HELLO);
+    scene_say_welcome(rank, LOCAL_MAJOR);
+    assert_int_equal(scene_hear(rank, false), LOCAL_BOUND);
+    assert_int_equal(scene_hear(rank, false), LOCAL_READY);
+}
+
+/* G3: a LEFT is of its view; it is said again to an agent that calls again, but not in a newer view. */
+static void test_left_is_of_a_view(void **state)
+{
+    (void)state;
+    scene_t scene;
+    scene_start_elastic(&scene, 1, 5 * NS_PER_S, user_leaves);
+    rank_t *rank = &scene.ranks[0];
+    scene_announce(&scene, 1, 0x1, ALL);
+    assert_int_equal(scene_hear(rank, false), LOCAL_READY);
+    assert_int_equal(scene_hear(rank, false), LOCAL_LEFT);
+    assert_int_equal(rank->left, 1);
+    meet_again(rank);
+    assert_int_equal(scene_hear(rank, false), LOCAL_LEFT);
+    scene_announce(&scene, 2, 0x1, ALL);
+    assert_int_equal(scene_hear(rank, false), LOCAL_READY);
+    meet_again(rank);
+    sem_post(&rank->go);
+    assert_int_equal(scene_hear(rank, false), LOCAL_LEFT);
+    assert_int_equal(rank->left, 2);
+    sem_post(&rank->go);
+    assert_int_equal(scene_hear(rank, false), LOCAL_DONE);
+    scene_bye(rank);
+    scene_end(&scene);
+}
+
 /* Whoever waits for a view ends when its agent is gone. */
 static void test_agent_is_gone_while_waiting(void **state)
 {
@@ -375,7 +424,7 @@ int main(void)
         cmocka_unit_test(test_an_opening_is_overtaken),    cmocka_unit_test(test_connections_of_other_views),
         cmocka_unit_test(test_an_opening_fails),           cmocka_unit_test(test_lost_ends_the_view_only),
         cmocka_unit_test(test_state_ledger_and_artifacts), cmocka_unit_test(test_agent_is_gone_while_waiting),
-        cmocka_unit_test(test_output_without_a_reader),
+        cmocka_unit_test(test_output_without_a_reader),    cmocka_unit_test(test_left_is_of_a_view),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,8 @@
  *   - A blame alone waits limits.settle for the root. Then: a connection that was open before broke, and it
  *     is the first time since a step was committed: the same members in a new view. Else the member that most
  *     others blame goes; equal: the one whose agent broke, the slower, the higher number.
+ *   - A leaver goes when it has said LEFT in the newest view (G3: a newer one may have taken it back), and
+ *     never as the last one with all weights, as far as is known here.
  *   - Newcomers (control_job_wants, control_job_grow) join when they are BOUND and the present view is open
  *     on all its members, in the order of their numbers; one that does not bind in time is dropped.
  *   - Fewer than min are left: no view until newcomers are BOUND (once the result is registered: who is left
@@ -103,14 +105,15 @@ typedef struct control_rank {
     bool alive;           /* its process may exist */
 
     /* elastic jobs */
-    bool full;      /* holds weights and optimiser state whole */
-    bool broke;     /* its agent's stream broke in this life of the manager */
-    bool leaving;   /* was asked to leave */
-    int32_t blames; /* whom it blames for the present view; -1 nobody in particular, CONTROL_NO_BLAME */
-    uint64_t view;  /* newest whose communicator it had open */
-    ns_t until;     /* BOUND is due, or (taken out, alive) the next kill */
-    double speed;   /* samples per second */
-    char why[160];  /* it was taken out: "killed by signal 9 (Killed)" */
+    bool full;          /* holds weights and optimiser state whole */
+    bool broke;         /* its agent's stream broke in this life of the manager */
+    bool leaving;       /* was asked to leave */
+    int32_t blames;     /* whom it blames for the present view; -1 nobody in particular, CONTROL_NO_BLAME */
+    uint64_t view;      /* newest whose communicator it had open */
+    uint64_t left_view; /* said LEFT in it; counts only while it is the newest (G3) */
+    ns_t until;         /* BOUND is due, or (taken out, alive) the next kill */
+    double speed;       /* samples per second */
+    char why[160];      /* it was taken out: "killed by signal 9 (Killed)" */
 } control_rank_t;
 
 #define CONTROL_NO_BLAME (-2)
@@ -217,6 +220,7 @@ typedef struct control_report {
     bool has_cause;
     inspan_cause_t cause;
     bool full, has_blame;
+    uint64_t left_view; /* of LEFT */
     uint64_t blame_view;
     inspan_cause_t blame;
     uint64_t step, steps; /* 0: not said */

@@ -354,6 +354,45 @@ static void issue_next(control_job_t *job, ns_t now)
     issue(job, &next, text, now);
 }
 
+/* ---- Leaving */
+
+static void leave(control_job_t *job, uint32_t r, ns_t now)
+{
+    control_rank_t *rank = &job->ranks[r];
+    if (control_job_member(job, r)) {
+        rank->state = CONTROL_RANK_LEFT;
+        rank->until = 0; /* stopped when the view without it is out */
+        job->changed = true;
+        news_of(job, r, "", " left", "");
+    } else {
+        take_out(job, r, CONTROL_RANK_LEFT, "left before it had joined", now);
+        if (job->members.n == 0) news_of(job, r, "", " left", "");
+    }
+    control_push(job, CONTROL_NOTE_RANK, r, false);
+    control_push(job, CONTROL_CHANGED, r, false);
+}
+
+/* Does a member besides r have all weights? */
+static bool another_is_full(const control_job_t *job, uint32_t r)
+{
+    for (uint32_t i = 0; i < job->members.n; i++) {
+        uint32_t other = job->members.members[i];
+        if (other != r && job->ranks[other].full && !control_is_gone(&job->ranks[other])) return true;
+    }
+    return false;
+}
+
+/* G3. That another member has become full may be heard later than LEFT: the leaver waits for that word. */
+static void leavers_go(control_job_t *job, ns_t now)
+{
+    for (uint32_t i = 0; i < job->members.n; i++) {
+        uint32_t r = job->members.members[i];
+        const control_rank_t *rank = &job->ranks[r];
+        if (control_is_gone(rank) || rank->left_view != job->view) continue;
+        if (!rank->full || another_is_full(job, r)) leave(job, r, now);
+    }
+}
+
 /* STARTING: its first view is announced. */
 static void watch_opening(control_job_t *job, ns_t now)
 {
@@ -394,6 +433,7 @@ void control_views_move(control_job_t *job, ns_t now)
         return;
     }
     drop_late_newcomers(job, now);
+    leavers_go(job, now);
     if (job->settle_at != 0 && !job->changed && now >= job->settle_at) control_weigh_blames(job, now);
     if (control_is_open(job) && job->state == CONTROL_STARTING && !job->changed && !job->retry)
         watch_opening(job, now);
@@ -425,22 +465,6 @@ static void heard(control_job_t *job, uint32_t r, const control_report_t *report
     control_push(job, CONTROL_NOTE_RANK, r, false); /* a restarted manager must know it */
 }
 
-static void leave(control_job_t *job, uint32_t r, ns_t now)
-{
-    control_rank_t *rank = &job->ranks[r];
-    if (control_job_member(job, r)) {
-        rank->state = CONTROL_RANK_LEFT;
-        rank->until = 0; /* stopped when the view without it is out */
-        job->changed = true;
-        news_of(job, r, "", " left", "");
-    } else {
-        take_out(job, r, CONTROL_RANK_LEFT, "left before it had joined", now);
-        if (job->members.n == 0) news_of(job, r, "", " left", "");
-    }
-    control_push(job, CONTROL_NOTE_RANK, r, false);
-    control_push(job, CONTROL_CHANGED, r, false);
-}
-
 static void ended(control_job_t *job, const control_report_t *report, ns_t now)
 {
     const control_rank_t *rank = &job->ranks[report->rank];
@@ -466,11 +490,11 @@ static void move_rank(control_job_t *job, const control_report_t *report, ns_t n
         ended(job, report, now);
         return;
     }
-    if (state <= rank->state || (state == CONTROL_RANK_BOUND && report->port == 0)) return;
-    if (state == CONTROL_RANK_LEFT) {
-        if (control_is_open(job)) leave(job, report->rank, now);
-        return;
+    if (state == CONTROL_RANK_LEFT) { /* a wish only: leavers_go */
+        if (report->left_view > rank->left_view) rank->left_view = report->left_view;
+        state = CONTROL_RANK_RUNNING;
     }
+    if (state <= rank->state || (state == CONTROL_RANK_BOUND && report->port == 0)) return;
     if (rank->state < CONTROL_RANK_BOUND && state >= CONTROL_RANK_BOUND) {
         if (report->port == 0) return; /* it cannot be reached: BOUND is due still */
         rank->port = report->port;

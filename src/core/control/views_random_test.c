@@ -110,7 +110,7 @@ static void calm_down(world_t *w)
             if (process->state < CONTROL_RANK_BOUND ||
                 (process->view > 0 && process->state < CONTROL_RANK_RUNNING))
                 process->state++;
-            else if (process->state == CONTROL_RANK_RUNNING && process->view == w->job.view && round > 200)
+            else if (process->state >= CONTROL_RANK_RUNNING && process->view == w->job.view && round > 200)
                 process->state = CONTROL_RANK_DONE;
             control_report_t report = report_of(w, process->rank, process->state);
             report.full = report.view > 0;

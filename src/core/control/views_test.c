@@ -300,6 +300,72 @@ static void a_leaver_costs_nothing(void **state)
     end(&w);
 }
 
+static void said_left(world_t *w, uint32_t r, uint64_t view)
+{
+    control_report_t report = report_of(w, r, CONTROL_RANK_LEFT);
+    report.left_view = view;
+    control_job_report(&w->job, &report, w->now);
+    act(w);
+}
+
+/* G3: two members, one leaves; the other is lost first. By G4 the leaver is taken back, it has the only whole
+ * model: its LEFT of the view before must not take it out. */
+static void an_old_left_is_void(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 2, 1, 2);
+    control_job_leave(&w.job, 11, w.now);
+    act(&w);
+    killed(&w, 0);
+    assert_int_equal(w.job.view, 2);
+    said_left(&w, 1, 1);
+    assert_int_equal(w.job.view, 2);
+    assert_int_equal(w.job.ranks[1].state, CONTROL_RANK_RUNNING);
+    open_view(&w);
+    said_left(&w, 1, 1); /* as an agent that attaches again repeats it */
+    said_left(&w, 1, 3); /* and one that cannot be */
+    assert_int_equal(w.job.view, 2);
+    assert_int_equal(w.job.state, CONTROL_RUNNING);
+    assert_int_equal(w.stops[1], 0);
+    end(&w);
+
+    run_up(&w, 2, 1, 2); /* the view without the lost one could not be stored yet */
+    w.fail_stores = true;
+    killed(&w, 0);
+    w.fail_stores = false;
+    said_left(&w, 1, 1);
+    pass(&w, 2 * S);
+    assert_int_equal(w.job.members.n, 1);
+    assert_true(control_job_member(&w.job, 1));
+    end(&w);
+}
+
+/* The COMMIT that lets it go makes the newcomer full: whose word may come later. */
+static void a_leaver_waits_for_the_word_of_who_takes_over(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 1, 1, 2);
+    assert_int_equal(grow(&w, 1), INSPAN_OK);
+    tell(&w, 1, CONTROL_RANK_BOUND);
+    pass(&w, S);
+    open_view(&w);
+    assert_int_equal(w.job.view, 2);
+    control_job_leave(&w.job, 10, w.now);
+    act(&w);
+    said_left(&w, 0, 2);
+    pass(&w, S);
+    assert_int_equal(w.job.view, 2);
+    w.processes[1].full = true;
+    tell(&w, 1, CONTROL_RANK_RUNNING);
+    assert_int_equal(w.job.view, 3);
+    assert_int_equal(w.job.members.n, 1);
+    assert_int_equal(w.job.ranks[0].state, CONTROL_RANK_LEFT);
+    assert_int_equal(w.job.state, CONTROL_RUNNING);
+    end(&w);
+}
+
 static void nobody_left_begins_a_new_lineage(void **state)
 {
     (void)state;
@@ -400,6 +466,8 @@ int main(void)
         cmocka_unit_test(too_few_wait),
         cmocka_unit_test(with_the_result_registered_too_few_end_the_job),
         cmocka_unit_test(a_leaver_costs_nothing),
+        cmocka_unit_test(an_old_left_is_void),
+        cmocka_unit_test(a_leaver_waits_for_the_word_of_who_takes_over),
         cmocka_unit_test(nobody_left_begins_a_new_lineage),
         cmocka_unit_test(a_restarted_manager_announces_the_same_view),
         cmocka_unit_test(an_event_issues_one_view),

@@ -29,7 +29,8 @@ control_report_t report_of(const world_t *w, uint32_t rank, control_rank_state_t
                               .pid = 1000 + rank,
                               .incarnation = 7,
                               .view = process->rank == rank ? process->view : 0,
-                              .full = process->rank == rank && process->full};
+                              .full = process->rank == rank && process->full,
+                              .left_view = process->rank == rank ? process->view : 0};
 }
 
 /* ---- Carrying out actions */
@@ -112,6 +113,7 @@ static void announce(world_t *w, uint32_t r)
     process_t *process = &w->processes[node_of(w, r)];
     if (w->attached[node_of(w, r)] && process->exists && process->rank == r && process->view < w->job.view) {
         process->view = w->job.view;
+        if (process->state == CONTROL_RANK_LEFT) process->state = CONTROL_RANK_RUNNING; /* G3 */
         if (w->job.members.first) process->full = true;
     }
 }

@@ -97,6 +97,7 @@ bool convert_report(const Inspan__V1__WorkerReport *message, uint64_t node, cont
     report->has_cause = message->failure != NULL;
     if (report->has_cause) convert_cause(message->failure, &report->cause);
     report->full = message->full;
+    report->left_view = message->left_view;
     report->has_blame = message->blame != NULL && message->blame_view != 0;
     report->blame_view = message->blame_view;
     if (report->has_blame) convert_cause(message->blame, &report->blame);

@@ -274,7 +274,11 @@ static void a_drained_node_is_left_and_stays_drained(void **state)
     assert_int_equal(fleet_drain(world.fleet, "n1", world.now, &node, &err), INSPAN_OK);
     assert_string_equal(fleet_node_state(world.fleet, node), "drained");
     assert_int_equal(world.leaves, 1);
-    tell(id, 1, INSPAN__V1__WORKER_STATE__WORKER_LEFT);
+    Inspan__V1__WorkerReport left = report_of(id, 1, INSPAN__V1__WORKER_STATE__WORKER_LEFT);
+    fleet_report(world.fleet, node, &left, world.now); /* of no view: void */
+    assert_int_equal(fleet_job(world.fleet, id)->control.view, 1);
+    left.left_view = 1;
+    fleet_report(world.fleet, node, &left, world.now);
     assert_string_equal(world.news, "view 2: worker 1 on node n1 left; 1 member goes on");
     assert_int_equal(world.kills, 0);
     tell_failed(id, 1, 0, 0, NULL);

@@ -31,9 +31,9 @@
  *                      2 port                            72    8 bytes sent
  *                      8 incarnation                     80    8 parameter hash
  *
- *   READY         0    8 view               STATE         0    1 full (0, 1)
+ *   READY, LEFT   0    8 view               STATE         0    1 full (0, 1)
  *
- *   STOP, LEAVE, LEFT: empty
+ *   STOP, LEAVE: empty
  *
  *   FAILED, DONE, LOST, BYE
  *                 0    4 status
@@ -252,6 +252,14 @@ inspan_status_t local_encode_ready(uint64_t view, uint8_t *bytes, size_t size, s
 {
     writer_t w;
     frame_begin(&w, bytes, size, LOCAL_READY);
+    put_uint(&w, view, 8);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_left(uint64_t view, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_LEFT);
     put_uint(&w, view, 8);
     return frame_end(&w, used);
 }
@@ -526,6 +534,13 @@ inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end
 }
 
 inspan_status_t local_decode_ready(const uint8_t *body, size_t n, uint64_t *view)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *view = get_uint(&r, 8);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_left(const uint8_t *body, size_t n, uint64_t *view)
 {
     reader_t r = {.bytes = body, .n = n};
     *view = get_uint(&r, 8);

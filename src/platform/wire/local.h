@@ -41,7 +41,7 @@ typedef enum local_frame_type {
     LOCAL_BYE,       /* either way: the last frame, status and text                                        */
     LOCAL_BLAME,     /* worker -> agent: this view is broken, and whose fault it seems                     */
     LOCAL_LEAVE,     /* agent -> worker: hand over, then LEFT                                              */
-    LOCAL_LEFT,      /* worker -> agent: handed over; may be left out of the next view                     */
+    LOCAL_LEFT,      /* worker -> agent: handed over in this view; may be left out of the next             */
     LOCAL_SAVED,     /* worker -> agent: an artifact is complete in a folder: store and register it        */
     LOCAL_REGISTERED, /* agent -> worker: what became of it                                                */
     LOCAL_LEDGER, /* worker -> agent: a span of the ledger; one with the same first step replaces it     */
@@ -121,6 +121,7 @@ inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *by
 inspan_status_t local_encode_bound(uint16_t port, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_ready(uint64_t view, uint8_t *bytes, size_t size, size_t *used);
+inspan_status_t local_encode_left(uint64_t view, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_blame(const local_blame_t *blame, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_saved(const local_saved_t *saved, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_registered(const local_registered_t *registered, uint8_t *bytes, size_t size,
@@ -146,6 +147,7 @@ inspan_status_t local_decode_bound(const uint8_t *body, size_t n, uint16_t *port
 inspan_status_t local_decode_view(const uint8_t *body, size_t n,
                                   local_view_t *view); /* members: the caller frees */
 inspan_status_t local_decode_ready(const uint8_t *body, size_t n, uint64_t *view);
+inspan_status_t local_decode_left(const uint8_t *body, size_t n, uint64_t *view);
 inspan_status_t local_decode_blame(const uint8_t *body, size_t n, local_blame_t *blame);
 inspan_status_t local_decode_saved(const uint8_t *body, size_t n, local_saved_t *saved);
 inspan_status_t local_decode_registered(const uint8_t *body, size_t n, local_registered_t *registered);

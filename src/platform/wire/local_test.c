@@ -176,6 +176,11 @@ static void test_ready_state_and_blame(void **state)
     assert_int_equal(local_decode_ready(body, n, &view), INSPAN_OK);
     assert_true(view == 0x1122334455667788u);
     REFUSES_OTHER_LENGTHS(local_decode_ready, body, n, &view);
+    assert_int_equal(local_encode_left(0x8877665544332211u, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_LEFT, &n);
+    assert_int_equal(local_decode_left(body, n, &view), INSPAN_OK);
+    assert_true(view == 0x8877665544332211u);
+    REFUSES_OTHER_LENGTHS(local_decode_left, body, n, &view);
 
     bool full = false;
     assert_int_equal(local_encode_state(true, frame, sizeof frame, &used), INSPAN_OK);
@@ -329,6 +334,7 @@ static void decode_any(const uint8_t *body, size_t n)
     local_saved_t saved;
     local_registered_t registered;
     local_decode_ready(copy, n, &view_number);
+    local_decode_left(copy, n, &view_number);
     local_decode_state(copy, n, &full);
     char note[LOCAL_NOTE_MAX];
     local_decode_note(copy, n, note);
