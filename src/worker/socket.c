@@ -243,7 +243,7 @@ static void drop_connection(inspan_worker_t *worker)
     if (!closing) {
         worker->fd = -1;
         worker->out_used = 0;
-        worker->lost_at = os_now();
+        if (worker->lost_at == 0) worker->lost_at = os_now(); /* else: not WELCOME since */
     }
     pthread_mutex_unlock(&worker->mutex);
     if (closing) return;

@@ -388,6 +388,25 @@ static void test_agent_is_gone_while_waiting(void **state)
     scene_end(&scene);
 }
 
+/* One that takes every call and hangs up is as good as none: its worker does not call it for ever. */
+static void test_agent_that_hangs_up(void **state)
+{
+    (void)state;
+    scene_t scene;
+    scene_start_elastic(&scene, 1, NS_PER_S, user_follows);
+    rank_t *rank = &scene.ranks[0];
+    const ns_t begun = os_now();
+    struct pollfd calls = {.fd = rank->listener, .events = POLLIN};
+    close(rank->fd);
+    rank->fd = -1;
+    while (poll(&calls, 1, 2000) > 0) { /* it calls five times a second */
+        if (os_now() - begun > PATIENCE / 2) fail_msg("the worker still calls");
+        const int fd = accept(rank->listener, NULL, NULL);
+        if (fd >= 0) close(fd);
+    }
+    scene_end(&scene);
+}
+
 /* A thread of a worker that prints more than its named pipe takes, while nobody reads: it goes on once the
  * agent counts as gone. */
 static void test_output_without_a_reader(void **state)
@@ -425,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_an_opening_fails),           cmocka_unit_test(test_lost_ends_the_view_only),
         cmocka_unit_test(test_state_ledger_and_artifacts), cmocka_unit_test(test_agent_is_gone_while_waiting),
         cmocka_unit_test(test_output_without_a_reader),    cmocka_unit_test(test_left_is_of_a_view),
+        cmocka_unit_test(test_agent_that_hangs_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
