@@ -39,7 +39,8 @@
  *
  *   - A root takes its worker out at once: view w+1 goes on without it; its agent kills what is left of it. A
  *     failure that would repeat anywhere (control_repeats) ends the job, and so do limits.in_a_row losses
- *     without a committed step between them.
+ *     without a committed step between them. The result that three workers could not save (their own IO error
+ *     after the last step), or two on the last node left, ends it, too.
  *   - A blame alone waits limits.settle for the root. Then: a connection that was open before broke, and it
  *     is the first time since a step was committed: the same members in a new view. Else the member that most
  *     others blame goes; equal: the one whose agent broke, the slower, the higher number.
@@ -108,6 +109,7 @@ typedef struct control_rank {
     bool full;          /* holds weights and optimiser state whole */
     bool broke;         /* its agent's stream broke in this life of the manager */
     bool leaving;       /* was asked to leave */
+    bool unsaved;       /* failed to save the result */
     int32_t blames;     /* whom it blames for the present view; -1 nobody in particular, CONTROL_NO_BLAME */
     uint64_t view;      /* newest whose communicator it had open */
     uint64_t left_view; /* said LEFT in it; counts only while it is the newest (G3) */

@@ -66,6 +66,11 @@ void control_count_loss(control_job_t *job, int32_t r, const inspan_cause_t *cau
 /* blames.c */
 void control_take_blame(control_job_t *job, const control_report_t *report, ns_t now);
 void control_weigh_blames(control_job_t *job, ns_t now);
+/* saving.c */
+/* Its own failure, of its disk, after the last step. */
+bool control_is_unsaved(const control_report_t *report, const inspan_cause_t *cause);
+/* One more worker could not save the result. true: one too many, the job ends. */
+bool control_saving_failed(control_job_t *job, uint32_t r, const inspan_cause_t *cause, ns_t now);
 void control_views_unstored(control_job_t *job, control_action_kind_t kind, ns_t now);
 /* At the end of every event: issue the view, or the end, that is due. */
 void control_views_move(control_job_t *job, ns_t now);

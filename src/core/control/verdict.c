@@ -203,14 +203,17 @@ static const control_report_t *best_evidence(const control_report_t *reports, ui
 void control_job_recall(control_job_t *job, const control_report_t *reports, uint32_t n, ns_t now)
 {
     if (job->elastic) { /* who is out is known from the states; only what repeats ends the job */
-        for (uint32_t i = 0; i < n; i++)
-            if (reports[i].rank < job->world && control_job_member(job, reports[i].rank) &&
-                job->ranks[reports[i].rank].full && reports[i].exit_signal == 0 &&
-                control_repeats(reports[i].cause.status)) {
+        for (uint32_t i = 0; i < n; i++) {
+            if (reports[i].rank >= job->world) continue;
+            const inspan_cause_t of = control_cause_of(job, &reports[i]);
+            job->ranks[reports[i].rank].unsaved = control_is_unsaved(&reports[i], &of);
+            if (control_job_member(job, reports[i].rank) && job->ranks[reports[i].rank].full &&
+                reports[i].exit_signal == 0 && control_repeats(reports[i].cause.status)) {
                 inspan_cause_t cause = control_cause_of(job, &reports[i]);
                 if (job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING)
                     verdict(job, &cause, now);
             }
+        }
         control_views_move(job, now);
         return;
     }

@@ -479,6 +479,9 @@ static void ended(control_job_t *job, const control_report_t *report, ns_t now)
         control_end(job, CONTROL_FAILED, text, &cause, now);
         return;
     }
+    if (control_is_open(job) && control_is_unsaved(report, &cause) &&
+        control_saving_failed(job, report->rank, &cause, now))
+        return;
     control_views_lost(job, report->rank, &cause, now);
 }
 

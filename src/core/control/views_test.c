@@ -407,6 +407,101 @@ static void nobody_left_begins_a_new_lineage(void **state)
     end(&w);
 }
 
+/* Its own failure after the last step. */
+static void cannot_save(world_t *w, uint32_t r)
+{
+    control_report_t report = report_of(w, r, CONTROL_RANK_FAILED);
+    report.pid = 0;
+    report.has_cause = true;
+    report.step = report.steps = 100;
+    report.cause = (inspan_cause_t){.status = INSPAN_IO, .rank = (int32_t)r, .noticed_by = (int32_t)r};
+    snprintf(report.cause.text, sizeof report.cause.text,
+             "cannot write /srv/out/model.safetensors: No space left on device");
+    w->processes[node_of(w, r)].exists = false;
+    control_job_report(&w->job, &report, w->now);
+    act(w);
+}
+
+static void start_over(world_t *w, uint32_t node, uint32_t r)
+{
+    pass(w, S);
+    assert_int_equal(grow(w, node), INSPAN_OK);
+    tell(w, r, CONTROL_RANK_BOUND);
+    pass(w, S);
+    open_view(w);
+    assert_int_equal(w->job.state, CONTROL_RUNNING);
+}
+
+static void a_result_that_cannot_be_saved_ends_the_job(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 4, 1, 4); /* three leaders, one after the other */
+    committed(&w, 0, 100);
+    cannot_save(&w, 0);
+    open_view(&w);
+    cannot_save(&w, 1);
+    open_view(&w);
+    assert_int_equal(w.job.state, CONTROL_RUNNING);
+    cannot_save(&w, 2);
+    assert_int_equal(w.job.state, CONTROL_ENDING);
+    assert_int_equal(w.job.outcome, CONTROL_FAILED);
+    assert_string_equal(
+        w.job.reason,
+        "3 workers could not save the result, the last: rank 2 on node c (10.0.0.3:7502): cannot "
+        "write /srv/out/model.safetensors: No space left on device; make room or repair the disk "
+        "there, then go on from the last checkpoint: inspan train FILE --resume");
+    assert_int_equal(w.job.cause.status, INSPAN_IO);
+    end(&w);
+
+    run_up(&w, 1, 1, 1); /* alone: the second time */
+    cannot_save(&w, 0);
+    assert_int_equal(w.job.state, CONTROL_STARTING);
+    start_over(&w, 0, 1);
+    cannot_save(&w, 1);
+    assert_int_equal(w.job.state, CONTROL_FAILED);
+    assert_non_null(strstr(w.job.reason, "2 workers could not save the result, the last: rank 1 on node a"));
+    end(&w);
+
+    run_up(&w, 1, 1, 1); /* on another node the second time: it may have been the last one left by chance */
+    cannot_save(&w, 0);
+    start_over(&w, 1, 1);
+    cannot_save(&w, 1);
+    assert_int_equal(w.job.state, CONTROL_STARTING);
+    end(&w);
+
+    run_up(&w, 1, 1,
+           1); /* a disk that fails in mid-job, a process that is killed at the end: lost, as ever */
+    failed(&w, 0, INSPAN_IO, "cannot read /srv/data/part-0: Input/output error");
+    start_over(&w, 0, 1);
+    committed(&w, 1, 100);
+    killed(&w, 1);
+    start_over(&w, 0, 2);
+    cannot_save(&w, 2);
+    assert_int_equal(w.job.state, CONTROL_STARTING);
+    end(&w);
+}
+
+/* What the registry kept of the first failure counts. */
+static void a_restarted_manager_knows_who_could_not_save(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 1, 1, 1);
+    cannot_save(&w, 0);
+    control_report_t report = report_of(&w, 0, CONTROL_RANK_FAILED);
+    report.has_cause = true;
+    report.step = report.steps = 100;
+    report.cause = (inspan_cause_t){.status = INSPAN_IO, .rank = 0, .noticed_by = 0};
+    restart(&w);
+    control_job_recall(&w.job, &report, 1, w.now);
+    act(&w);
+    start_over(&w, 0, 1);
+    cannot_save(&w, 1);
+    assert_int_equal(w.job.state, CONTROL_FAILED);
+    end(&w);
+}
+
 static void a_restarted_manager_announces_the_same_view(void **state)
 {
     (void)state;
@@ -469,6 +564,8 @@ int main(void)
         cmocka_unit_test(an_old_left_is_void),
         cmocka_unit_test(a_leaver_waits_for_the_word_of_who_takes_over),
         cmocka_unit_test(nobody_left_begins_a_new_lineage),
+        cmocka_unit_test(a_result_that_cannot_be_saved_ends_the_job),
+        cmocka_unit_test(a_restarted_manager_knows_who_could_not_save),
         cmocka_unit_test(a_restarted_manager_announces_the_same_view),
         cmocka_unit_test(an_event_issues_one_view),
     };
