@@ -82,6 +82,8 @@ typedef struct cluster {
     uint32_t joiners; /* that start when worker 0 has applied step join_at */
     uint64_t join_at;
     bool widow;        /* as the first one says LEFT, the others die: it is taken back */
+    bool late_answer;  /* the result is said, a view of the same members follows, and only after the result is
+                          said in that one comes the answer to the first: that its view is over */
     bool quiet;        /* nobody asks for each step's hash */
     char save_to[128]; /* where the result goes; "": nowhere */
     char own[64];      /* workers have folders of their own, by number, below this one; checkpoints that were
@@ -94,7 +96,7 @@ typedef struct cluster {
     uint32_t checkpoints[STEPS_MAX], checkpoint_by[STEPS_MAX]; /* how often announced, by whom */
     bool failed;                                               /* the job, by a worker's own failure */
     /* the cluster's */
-    uint32_t started, taken_back;
+    uint32_t started, taken_back, results_said;
     uint64_t view;
     bool joined;
     int events[2]; /* a pipe: a worker is held at a step */

@@ -392,7 +392,12 @@ static void keep_checkpoint(const cluster_t *cluster, const worker_t *worker, co
 static void on_saved(cluster_t *cluster, worker_t *worker, const local_saved_t *saved)
 {
     size_t n = 0;
-    const bool fenced = saved->view != cluster->view;
+    const uint32_t late = cluster->late_answer && saved->result ? ++cluster->results_said : 0;
+    const bool fenced = saved->view != cluster->view || late == 2; /* 2: it was the answer to the first */
+    if (late == 1) {
+        issue_view(cluster);
+        return;
+    }
     local_registered_t answer = {saved->step, saved->result, fenced ? INSPAN_ABORTED : INSPAN_OK, ""};
     if (!fenced && saved->result) cluster->saves++;
     if (!fenced && !saved->result && saved->step < STEPS_MAX) {

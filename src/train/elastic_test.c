@@ -226,6 +226,23 @@ static void a_leaver_is_taken_back(void **state)
     cluster_close(cluster);
 }
 
+/* Storing takes long, members come and go meanwhile: an answer to what was said in an older view ends
+ * nothing. */
+static void the_view_changes_while_the_result_is_stored(void **state)
+{
+    (void)state;
+    job_config_t job = disturbed_job();
+    for (uint32_t n = 1; n <= 3; n += 2) {
+        cluster_t *cluster = cluster_open(&job, n);
+        cluster->late_answer = true;
+        run_and_compare(cluster);
+        assert_false(cluster->failed);
+        assert_int_equal(cluster->saves, 1);
+        assert_int_equal(cluster->views, 2);
+        cluster_close(cluster);
+    }
+}
+
 static void lost_in_fp32(void **state)
 {
     (void)state;
@@ -308,6 +325,7 @@ int main(void)
         cmocka_unit_test(a_donor_is_lost),
         cmocka_unit_test(a_member_leaves),
         cmocka_unit_test(a_leaver_is_taken_back),
+        cmocka_unit_test(the_view_changes_while_the_result_is_stored),
         cmocka_unit_test(lost_in_fp32),
         cmocka_unit_test(what_is_lost_may_be_dropped),
         cmocka_unit_test(the_gradient_of_a_disturbed_step),

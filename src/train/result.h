@@ -11,8 +11,8 @@ typedef struct result {
 
 /*
  * Write, say SAVED, wait for the answer of agent and manager: as long as the files travel, until the views
- * change. OK: registered under `view`. PENDING: the view changed first. IO, INVALID, or why the manager will
- * not have it.
+ * change, an hour at most (TIMEOUT). OK: registered. PENDING: the view changed first. IO, INVALID, or why the
+ * manager will not have it.
  */
 inspan_status_t result_save(result_t *result, const trainer_t *trainer, const inspan_views_t *views,
                             uint64_t view, inspan_error_t *err);

@@ -72,10 +72,16 @@ static void send_saved(inspan_worker_t *worker, const local_saved_t *saved)
     session_send(worker, status, n);
 }
 
+/* One that is said again, under a newer view, takes its own place: there is one answer to both. */
 bool outbox_saved(inspan_worker_t *worker, const local_saved_t *saved)
 {
-    if (worker->n_artifacts == SESSION_SAVED) return false;
-    worker->artifacts[worker->n_artifacts++] = (session_artifact_t){.saved = *saved};
+    uint32_t at = 0;
+    while (at < worker->n_artifacts && (worker->artifacts[at].saved.step != saved->step ||
+                                        worker->artifacts[at].saved.result != saved->result))
+        at++;
+    if (at == SESSION_SAVED) return false;
+    if (at == worker->n_artifacts) worker->n_artifacts++;
+    worker->artifacts[at] = (session_artifact_t){.saved = *saved};
     if (worker->welcomed && worker->lost_at == 0) send_saved(worker, saved);
     return true;
 }
