@@ -37,7 +37,7 @@ checkpoint: {dir: out, every: 500, keep: 2}
 MANAGER_JOB = """
 model: {kind: mlp, layers: 1, dim: 16}
 data: {kind: csv, path: table.csv}
-train: {steps: 1000000, global_batch: 8, lr: 1e-3}
+train: {steps: 100000000, global_batch: 8, lr: 1e-3}
 nodes: {min: 1, max: 2}
 failure_timeout: 5s
 checkpoint: {dir: out}
@@ -69,12 +69,16 @@ class Place:
             raise
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, kind, *_):
+        self.close(show=kind is not None)
 
-    def close(self):
+    def close(self, show=True):
+        for program in self.programs[1:]:  # they would wait for the manager
+            program.process.kill()
         for program in reversed(self.programs):
-            program.stop()
+            result = program.stop()
+            if show:
+                print(f"--- inspan {program.words}: {result.returncode}\n{result.stderr[-3000:]}", file=sys.stderr)
         for pid, _ in self.inspan.processes():
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -113,7 +117,7 @@ def soak_chaos(report, goal, save, short):
     laboratory = has_laboratory()
     options = ["--link", "1gbit"] if laboratory else []
     kinds = "worker,agent,manager,freeze" + (",link" if laboratory else "")
-    part = 30 if short else 300
+    part = 60 if short else 300
     while report["done"] < goal:
         with Place(5, *options) as place:
             place.train(CHAOS_JOB, "job.yaml")
@@ -246,7 +250,7 @@ def soak_model(report, goal, save, short):
 
 SOAKS = {  # name: (function, goal, goal of the short version)
     "sim": (soak_sim, 100000, 4000),
-    "chaos": (soak_chaos, 1800, 30),
+    "chaos": (soak_chaos, 1800, 60),
     "manager": (soak_manager, 200, 20),
     "checkpoint": (soak_checkpoint, 50, 5),
     "model": (soak_model, 1, 1),

@@ -28,8 +28,8 @@
 #define STOP_GRACE   (8 * NS_PER_S) /* an agent gives its workers 2 s */
 #define KILL_GRACE   (5 * NS_PER_S) /* one that hangs in the kernel (dead disk, dead NFS) outlives SIGKILL */
 #define BACK_OFF     (100 * NS_PER_MS) /* workers go on without their agent for failure_timeout */
-#define BACK_OFF_MAX (30 * NS_PER_S)
-#define STEADY       (10 * NS_PER_S) /* ran that long: the next fault is a new one */
+#define BACK_OFF_MAX (3 * NS_PER_S)
+#define STEADY       (2 * NS_PER_S) /* ran that long: the next fault is a new one */
 #define TEMPORARY    "inspan-local-"
 #define OWNER_LOCK   "owner.lock"
 

@@ -54,7 +54,7 @@ inspan_status_t cluster_await_nodes(cluster_t *cluster, rpc_client_t *client, in
  * blocks. */
 inspan_status_t cluster_look(cluster_t *cluster, inspan_error_t *err);
 
-/* The same, but one that has ended is told on stderr and started again (0.1 s to 30 s apart); an error only
+/* The same, but one that has ended is told on stderr and started again (0.1 s to 3 s apart); an error only
  * if it ended with exit code 1, which no new start mends. */
 inspan_status_t cluster_tend(cluster_t *cluster, inspan_error_t *err);
 

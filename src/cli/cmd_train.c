@@ -30,14 +30,14 @@ typedef struct train {
     uint64_t checkpoint;      /* step of the newest that does; 0: none was fetched */
 } train_t;
 
-/* All agents of a private cluster take part, unless the job file allows fewer. */
+/* All agents of a private cluster have registered before the job is submitted: it begins with as many as it
+ * may have, and goes on with nodes.min of them. */
 static inspan_status_t fit_to_local(train_t *train, inspan_error_t *err)
 {
     job_config_t *job = &train->submit->job;
     if (job->nodes.min > train->local)
         return error_set(err, INSPAN_INVALID, "the job needs nodes.min %u, and --local %" PRIu64 " has fewer",
                          job->nodes.min, train->local);
-    job->nodes.min = train->local < job->nodes.max ? (uint32_t)train->local : job->nodes.max;
     return INSPAN_OK;
 }
 

@@ -64,7 +64,7 @@ static const job_field_t fields[] = {
     {"train.check_every", JOB_U64, AT(train.check_every), "50", NULL, 1, 1e12,
      "steps between comparisons of all ranks' weights"},
 
-    {"nodes.min", JOB_U32, AT(nodes.min), "1", NULL, 1, 256, "fewest nodes to start with"},
+    {"nodes.min", JOB_U32, AT(nodes.min), "1", NULL, 1, 256, "fewest nodes to start and to go on with"},
     {"nodes.max", JOB_U32, AT(nodes.max), "8", NULL, 1, 256, "most nodes to use"},
     {"nodes.memory", JOB_SIZE, AT(nodes.memory), "0", NULL, 0, NO_LIMIT,
      "memory a node must have; 0: what the model needs"},
