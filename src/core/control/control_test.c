@@ -327,6 +327,53 @@ static void the_root_settles_at_once(void **state)
     finish(&h);
 }
 
+static void blame_report(harness_t *h, uint32_t rank, int32_t blamed, const char *text)
+{
+    control_report_t one = {.node = h->node_of[rank],
+                            .rank = rank,
+                            .state = CONTROL_RANK_RUNNING,
+                            .port = (uint16_t)(7500 + rank),
+                            .pid = 1000 + rank,
+                            .has_blame = true,
+                            .blame_view = 1};
+    one.blame = (inspan_cause_t){.status = INSPAN_PEER_LOST, .rank = blamed, .noticed_by = (int32_t)rank};
+    snprintf(one.blame.text, sizeof one.blame.text, "%s", text);
+    control_job_report(&h->job, &one, h->now);
+    act(h);
+}
+
+/* A worker does not end where its view breaks, it waits for the next: of fixed members there is none. */
+static void a_broken_view_ends_a_fixed_job(void **state)
+{
+    (void)state;
+    harness_t h;
+    run_up(&h, 3);
+    blame_report(&h, 0, 2, "connection reset by rank 2 on node c");
+    blame_report(&h, 1, 2, "connection closed by rank 2 on node c"); /* the first counts */
+    tick(&h, 499 * MS);
+    assert_int_equal(h.job.state, CONTROL_RUNNING);
+    tick(&h, MS);
+    assert_int_equal(h.job.state, CONTROL_ENDING);
+    assert_string_equal(h.job.reason, "connection reset by rank 2 on node c");
+    finish(&h);
+
+    run_up(&h, 3); /* the root comes in time */
+    blame_report(&h, 0, 2, "connection closed by rank 2 on node c");
+    tick(&h, 100 * MS);
+    fail_report(&h, 2, 2, INSPAN_JOB_FAILED, 9, "out of memory: limit 300 MB");
+    assert_string_equal(h.job.reason, "rank 2 on node c (10.0.0.3:7502): out of memory: limit 300 MB");
+    finish(&h);
+
+    run_up(&h, 2); /* one is through: it closes its connections */
+    report(&h, 0, CONTROL_RANK_DONE);
+    blame_report(&h, 1, 0, "connection closed by rank 0 on node a");
+    tick(&h, S);
+    assert_int_equal(h.job.state, CONTROL_RUNNING);
+    report(&h, 1, CONTROL_RANK_DONE);
+    assert_int_equal(h.job.state, CONTROL_DONE);
+    finish(&h);
+}
+
 static void a_blame_waits_for_its_root(void **state)
 {
     (void)state;
@@ -640,6 +687,7 @@ int main(void)
         cmocka_unit_test(a_flapping_node_is_rested_longer_and_longer),
         cmocka_unit_test(a_job_runs_through),
         cmocka_unit_test(the_root_settles_at_once),
+        cmocka_unit_test(a_broken_view_ends_a_fixed_job),
         cmocka_unit_test(a_blame_waits_for_its_root),
         cmocka_unit_test(a_broken_agent_explains_a_silent_worker),
         cmocka_unit_test(who_does_not_start_is_named),

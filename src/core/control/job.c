@@ -305,6 +305,7 @@ void control_job_report(control_job_t *job, const control_report_t *report, ns_t
     } else if (report->exit_signal != 0 && is_later_word(job, report)) {
         control_evidence_report(job, report, now);
     }
+    if (report->has_blame) control_evidence_blame(job, report, now);
     if (job->state == CONTROL_RUNNING || job->state == CONTROL_ENDING) control_maybe_over(job, now);
 }
 

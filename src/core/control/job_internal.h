@@ -39,6 +39,8 @@ void control_maybe_over(control_job_t *job, ns_t now);
 
 /* Evidence about a failure: `speaker` is the rank that it comes from. */
 void control_evidence_report(control_job_t *job, const control_report_t *report, ns_t now);
+/* Its view is broken: of fixed members that is the end, though none of them has ended yet. */
+void control_evidence_blame(control_job_t *job, const control_report_t *report, ns_t now);
 void control_evidence_root(control_job_t *job, uint32_t rank, const inspan_cause_t *cause, ns_t now);
 void control_settle(control_job_t *job, ns_t now, bool at_once);
 /* What a report says of the end of its worker, complete: rank, node, address, text. */

@@ -160,6 +160,17 @@ inspan_cause_t control_cause_of(const control_job_t *job, const control_report_t
     return cause;
 }
 
+static void take_blame(control_job_t *job, const control_report_t *report, const inspan_cause_t *blame,
+                       ns_t now)
+{
+    inspan_cause_t cause = *blame;
+    complete_cause(job, &cause);
+    if (cause.noticed_by < 0) cause.noticed_by = (int32_t)report->rank;
+    job->blame = cause;
+    job->settle_at = now + job->limits.settle;
+    control_settle(job, now, false);
+}
+
 void control_evidence_report(control_job_t *job, const control_report_t *report, ns_t now)
 {
     if (job->state != CONTROL_STARTING && job->state != CONTROL_RUNNING) return;
@@ -173,11 +184,14 @@ void control_evidence_report(control_job_t *job, const control_report_t *report,
         control_settle(job, now, false);
         return;
     }
-    complete_cause(job, &cause);
-    if (cause.noticed_by < 0) cause.noticed_by = (int32_t)report->rank;
-    job->blame = cause;
-    job->settle_at = now + job->limits.settle;
-    control_settle(job, now, false);
+    take_blame(job, report, &cause, now);
+}
+
+void control_evidence_blame(control_job_t *job, const control_report_t *report, ns_t now)
+{
+    const bool running = job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING;
+    if (!running || job->settle_at != 0 || report->blame_view != job->view || control_any_done(job)) return;
+    take_blame(job, report, &report->blame, now);
 }
 
 static bool is_blamed(const control_report_t *reports, uint32_t n, uint32_t rank)
