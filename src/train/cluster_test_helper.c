@@ -370,7 +370,8 @@ static void on_end(cluster_t *cluster, worker_t *worker, local_frame_type_t type
     worker->said_end = true;
     worker->member = false;
     say_end(worker, LOCAL_BYE, INSPAN_OK);
-    if (type == LOCAL_FAILED) stop_all(cluster);
+    if (type == LOCAL_FAILED && worker->in_first) stop_all(cluster);
+    if (type == LOCAL_FAILED && !worker->in_first) issue_view(cluster); /* a newcomer's own trouble */
 }
 
 /* As an agent does: the worker removes its own at its end. */

@@ -177,6 +177,26 @@ static void a_newcomer_is_lost(void **state)
     cluster_close(cluster);
 }
 
+/* It says so itself and goes; those that train do not hear of its model. */
+static void a_newcomer_with_another_model(void **state)
+{
+    (void)state;
+    job_config_t job = disturbed_job();
+    cluster_t *cluster = cluster_open(&job, 2);
+    cluster->joiners = 1;
+    cluster->join_at = 2;
+    cluster->workers[2].job = job;
+    jobs_set(&cluster->workers[2].job, "model.layers", "3");
+    cluster_run(cluster);
+    assert_false(cluster->failed);
+    const outcome_t *newcomer = &cluster->workers[2].outcome;
+    assert_int_equal(newcomer->status, INSPAN_MISMATCH);
+    if (strstr(newcomer->err.text, "(rank 2) joins with another model than rank 0") == NULL)
+        fail_msg("%s", newcomer->err.text);
+    for (uint32_t i = 0; i < 2; i++) assert_int_equal(cluster->workers[i].outcome.status, INSPAN_OK);
+    cluster_close(cluster);
+}
+
 /* The donor dies while a newcomer takes its weights: another gives them. */
 static void a_donor_is_lost(void **state)
 {
@@ -322,6 +342,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_joins),
         cmocka_unit_test(two_newcomers_at_once),
         cmocka_unit_test(a_newcomer_is_lost),
+        cmocka_unit_test(a_newcomer_with_another_model),
         cmocka_unit_test(a_donor_is_lost),
         cmocka_unit_test(a_member_leaves),
         cmocka_unit_test(a_leaver_is_taken_back),

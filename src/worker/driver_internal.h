@@ -86,6 +86,7 @@ struct inspan_elastic {
 
     /* the training thread's */
     bool attached, working, applying, leaving, left, ended, is_full;
+    bool same_model; /* a newcomer's: seen to be that of the members */
     uint64_t view, views_seen;
     uint32_t world, rank, numbers[ELASTIC_MEMBERS_MAX];
     uint32_t n_copies;

@@ -125,7 +125,8 @@ static inspan_status_t await_comparison(inspan_elastic_t *e, inspan_error_t *err
                     : INSPAN_OK;
     const uint64_t *leader = e->rows + (uint64_t)e->world * MANIFEST_WORDS,
                    *own = e->rows + (uint64_t)e->rank * MANIFEST_WORDS;
-    if (memcmp(leader, own, MANIFEST_WORDS * sizeof own[0]) == 0) return INSPAN_OK;
+    e->same_model = memcmp(leader, own, MANIFEST_WORDS * sizeof own[0]) == 0;
+    if (e->same_model) return INSPAN_OK;
     return error_set(err, INSPAN_MISMATCH,
                      "this member (rank %u) joins with another model than rank %u (node %s) trains: %" PRIu64
                      " parameters, names and shapes %08" PRIx32 ", layout %08" PRIx32 "; expected %" PRIu64
@@ -176,7 +177,7 @@ static inspan_status_t compare(inspan_elastic_t *e, const worker_view_t *view, i
 {
     if (view->first) return compare_all(e, err);
     inspan_status_t status = start_comparison(e, err);
-    if (status == INSPAN_OK && e->options.newcomer && e->views_seen == 1) status = await_comparison(e, err);
+    if (status == INSPAN_OK && e->options.newcomer && !e->same_model) status = await_comparison(e, err);
     return status;
 }
 
