@@ -23,7 +23,7 @@ struct exchange {
     pthread_mutex_t lock;
     os_cond_t idle;
     slot_t *free;
-    uint32_t pending;
+    uint32_t used, pending; /* slots; operations whose callback is not through */
     uint64_t reduced_bytes;
     slot_t slots[EXCHANGE_MAX];
 };
@@ -62,7 +62,7 @@ void exchange_attach(exchange_t *exchange, inspan_comm_t *comm)
 uint32_t exchange_room(exchange_t *exchange)
 {
     pthread_mutex_lock(&exchange->lock);
-    const uint32_t room = EXCHANGE_MAX - exchange->pending;
+    const uint32_t room = EXCHANGE_MAX - exchange->used;
     pthread_mutex_unlock(&exchange->lock);
     return room;
 }
@@ -75,6 +75,7 @@ static slot_t *take_slot(exchange_t *exchange, exchange_kind_t kind, uint32_t in
     slot_t *slot = exchange->free;
     if (slot != NULL) {
         exchange->free = slot->next;
+        exchange->used++;
         exchange->pending++;
         slot->kind = kind;
         slot->index = index;
@@ -89,30 +90,43 @@ static void give_slot(slot_t *slot)
     pthread_mutex_lock(&exchange->lock);
     slot->next = exchange->free;
     exchange->free = slot;
+    exchange->used--;
+    pthread_mutex_unlock(&exchange->lock);
+}
+
+static void settle(exchange_t *exchange)
+{
+    pthread_mutex_lock(&exchange->lock);
     if (--exchange->pending == 0) os_cond_broadcast(&exchange->idle);
     pthread_mutex_unlock(&exchange->lock);
 }
 
-/* What the callback does is done before the operation counts as no longer pending. */
+/* Who is woken by the callback finds room. What it does is done before the operation counts as no longer
+ * pending. */
 static void on_done(void *context, inspan_status_t status)
 {
     slot_t *slot = context;
     exchange_t *exchange = slot->exchange;
-    if (slot->kind == EXCHANGE_REDUCE && status == INSPAN_OK) {
+    const exchange_kind_t kind = slot->kind;
+    const uint32_t index = slot->index;
+    if (kind == EXCHANGE_REDUCE && status == INSPAN_OK) {
         pthread_mutex_lock(&exchange->lock);
-        exchange->reduced_bytes += ddp_buckets_bytes(exchange->buckets, slot->index);
+        exchange->reduced_bytes += ddp_buckets_bytes(exchange->buckets, index);
         pthread_mutex_unlock(&exchange->lock);
     }
-    exchange->done(exchange->context, slot->kind, slot->index, status);
     give_slot(slot);
+    exchange->done(exchange->context, kind, index, status);
+    settle(exchange);
 }
 
-static inspan_status_t started(slot_t *slot, inspan_status_t status, inspan_op_t *op)
+static inspan_status_t started(exchange_t *exchange, slot_t *slot, inspan_status_t status, inspan_op_t *op)
 {
-    if (status == INSPAN_OK)
+    if (status == INSPAN_OK) {
         comm_op_on_done(op, on_done, slot);
-    else
+    } else {
         give_slot(slot);
+        settle(exchange);
+    }
     return status;
 }
 
@@ -125,7 +139,7 @@ inspan_status_t exchange_reduce(exchange_t *exchange, uint32_t bucket)
     const inspan_status_t status = inspan_allreduce(
         exchange->comm, buckets->local[bucket], buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
         ddp_buckets_dtype(buckets, bucket), INSPAN_SUM, &op);
-    return started(slot, status, op);
+    return started(exchange, slot, status, op);
 }
 
 inspan_status_t exchange_pass(exchange_t *exchange, uint32_t bucket, uint32_t to)
@@ -137,7 +151,7 @@ inspan_status_t exchange_pass(exchange_t *exchange, uint32_t bucket, uint32_t to
     const inspan_status_t status =
         inspan_send(exchange->comm, buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
                     ddp_buckets_dtype(buckets, bucket), to, bucket, &op);
-    return started(slot, status, op);
+    return started(exchange, slot, status, op);
 }
 
 inspan_status_t exchange_take(exchange_t *exchange, uint32_t bucket, uint32_t from)
@@ -149,7 +163,7 @@ inspan_status_t exchange_take(exchange_t *exchange, uint32_t bucket, uint32_t fr
     const inspan_status_t status =
         inspan_receive(exchange->comm, buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
                        ddp_buckets_dtype(buckets, bucket), from, bucket, &op);
-    return started(slot, status, op);
+    return started(exchange, slot, status, op);
 }
 
 inspan_status_t exchange_send(exchange_t *exchange, const void *data, uint64_t count, inspan_dtype_t dtype,
@@ -159,7 +173,7 @@ inspan_status_t exchange_send(exchange_t *exchange, const void *data, uint64_t c
     slot_t *slot = take_slot(exchange, EXCHANGE_COPY, index);
     if (slot == NULL) return INSPAN_LIMIT;
     const inspan_status_t status = inspan_send(exchange->comm, data, count, dtype, to, tag, &op);
-    return started(slot, status, op);
+    return started(exchange, slot, status, op);
 }
 
 inspan_status_t exchange_receive(exchange_t *exchange, void *data, uint64_t count, inspan_dtype_t dtype,
@@ -169,7 +183,7 @@ inspan_status_t exchange_receive(exchange_t *exchange, void *data, uint64_t coun
     slot_t *slot = take_slot(exchange, EXCHANGE_COPY, index);
     if (slot == NULL) return INSPAN_LIMIT;
     const inspan_status_t status = inspan_receive(exchange->comm, data, count, dtype, from, tag, &op);
-    return started(slot, status, op);
+    return started(exchange, slot, status, op);
 }
 
 inspan_status_t exchange_compare(exchange_t *exchange, const uint64_t *in, uint64_t *out, uint64_t count)
@@ -179,7 +193,7 @@ inspan_status_t exchange_compare(exchange_t *exchange, const uint64_t *in, uint6
     if (slot == NULL) return INSPAN_LIMIT;
     const inspan_status_t status =
         inspan_allreduce(exchange->comm, in, out, count, INSPAN_INT64, INSPAN_SUM, &op);
-    return started(slot, status, op);
+    return started(exchange, slot, status, op);
 }
 
 inspan_status_t exchange_drain(exchange_t *exchange, int64_t timeout_ns)

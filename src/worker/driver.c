@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "platform/os/os_time.h"
 
-#define POLL            (10 * NS_PER_MS) /* newer views, leaving: flags of the source */
 #define DEFAULT_TIMEOUT (3600 * NS_PER_S)
 #define TODO_FIRST      1024u /* grows where very many salvaged buckets are passed on */
 #define ROOM_KEPT       64u   /* operations that are left to copies and passes */
@@ -149,6 +148,16 @@ static void on_done(void *context, exchange_kind_t kind, uint32_t index, inspan_
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Any thread, with the source's lock held. */
+static void on_poke(void *context)
+{
+    inspan_elastic_t *e = context;
+    pthread_mutex_lock(&e->lock);
+    e->poked = true;
+    os_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static uint32_t choose_leases(const inspan_elastic_options_t *options)
@@ -227,6 +236,7 @@ inspan_status_t inspan_elastic_open(const inspan_views_t *views, const inspan_pa
         inspan_elastic_close(e);
         return status;
     }
+    views->watch(views->context, on_poke, e);
     *out = e;
     return INSPAN_OK;
 }
@@ -234,6 +244,7 @@ inspan_status_t inspan_elastic_open(const inspan_views_t *views, const inspan_pa
 void inspan_elastic_close(inspan_elastic_t *e)
 {
     if (e == NULL) return;
+    e->views->watch(e->views->context, NULL, NULL);
     driver_detach(e);
     elastic_close(e->machine);
     exchange_close(e->exchange);
@@ -503,7 +514,7 @@ static inspan_status_t look(inspan_elastic_t *e, inspan_error_t *err)
     inspan_status_t status = e->failure.status;
     if (status != INSPAN_OK) *err = e->failure;
     if (e->news) e->idle_since = 0;
-    e->news = false;
+    e->news = e->poked = false;
     const bool unsent = e->send_failed;
     inspan_comm_t *comm = e->comm;
     pthread_mutex_unlock(&e->lock);
@@ -516,14 +527,15 @@ static inspan_status_t wait_for_news(inspan_elastic_t *e, inspan_error_t *err)
 {
     const ns_t now = os_now();
     if (e->idle_since == 0) e->idle_since = now;
-    if (now - e->idle_since > e->options.timeout_ns)
-        return error_set(err, INSPAN_TIMEOUT,
-                         "step %" PRIu64 " did not go on for %.0f s (view %" PRIu64 ", %u members)",
-                         elastic_step(e->machine), ns_to_s(now - e->idle_since), e->view, e->world);
+    const ns_t until = e->idle_since + e->options.timeout_ns;
     pthread_mutex_lock(&e->lock);
-    if (!e->news) os_cond_wait_until(&e->changed, &e->lock, now + POLL);
+    const uint64_t step = elastic_step(e->machine);
+    if (now < until && !e->news && !e->poked) os_cond_wait_until(&e->changed, &e->lock, until);
     pthread_mutex_unlock(&e->lock);
-    return INSPAN_OK;
+    if (now < until) return INSPAN_OK;
+    return error_set(err, INSPAN_TIMEOUT,
+                     "step %" PRIu64 " did not go on for %.0f s (view %" PRIu64 ", %u members)", step,
+                     ns_to_s(now - e->idle_since), e->view, e->world);
 }
 
 static void maybe_leave(inspan_elastic_t *e)

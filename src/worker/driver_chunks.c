@@ -104,7 +104,12 @@ static void finish_copy(inspan_elastic_t *e, driver_copy_t *copy)
     inspan_error_t err = {.status = INSPAN_OK};
     copy->active = false;
     e->n_copies--;
-    if (copy->give) return;
+    if (copy->give) {
+        pthread_mutex_lock(&e->lock);
+        e->news = true; /* a commit, or another copy, may wait for its place */
+        pthread_mutex_unlock(&e->lock);
+        return;
+    }
     const uint64_t found = chunk_hash(e, copy->chunk, &bytes);
     e->stats.bytes_copied += bytes;
     if (found != copy->hash)

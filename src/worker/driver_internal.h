@@ -8,7 +8,9 @@
  * training thread, in order, when it comes by: in next, and while a backward pass reports gradients. No
  * operation is started and no callback of the caller runs while the lock is held.
  *
- * Lock order: `lock`, then what the communicator and the exchange lock.
+ * Whoever waits is woken: by operations and messages (`news`), by the source of views (`poked`).
+ *
+ * Lock order: the source's, then `lock`, then what the communicator and the exchange lock.
  */
 #ifndef WORKER_DRIVER_INTERNAL_H
 #define WORKER_DRIVER_INTERNAL_H
@@ -75,6 +77,7 @@ struct inspan_elastic {
     driver_commit_t commits[DRIVER_COMMITS];
     uint32_t commit_first, commit_n;
     inspan_error_t failure; /* the first of this member's own */
+    bool poked;             /* the source of views has something to say */
     bool news;              /* something happened since the training thread looked */
     bool send_failed, compared;
     ns_t voted_at;  /* in this step; 0: not yet */

@@ -9,7 +9,6 @@
 #include "platform/os/os_time.h"
 #include "worker/driver_internal.h"
 
-#define POLL          (10 * NS_PER_MS) /* a newer view is announced by a flag alone */
 #define COMPARE_BOUND (600 * NS_PER_S) /* peers that load slowly; lost ones are noticed much sooner */
 
 /* ---- What the I/O thread says ---------------------------------------------------------------- */
@@ -112,14 +111,14 @@ static inspan_status_t await_comparison(inspan_elastic_t *e, inspan_error_t *err
     const ns_t until = os_now() + COMPARE_BOUND;
     inspan_cause_t cause;
     bool compared = false, late = false;
-    while (!compared && !late && !e->views->changed(e->views->context) &&
-           !inspan_comm_cause(e->comm, &cause)) {
-        pthread_mutex_lock(&e->lock);
-        if (!e->compared) os_cond_wait_until(&e->changed, &e->lock, os_now() + POLL);
+    pthread_mutex_lock(&e->lock);
+    while (!compared && !late) {
+        if (e->views->changed(e->views->context) || inspan_comm_cause(e->comm, &cause))
+            break; /* told by a poke */
+        if (!e->compared) late = !os_cond_wait_until(&e->changed, &e->lock, until);
         compared = e->compared;
-        pthread_mutex_unlock(&e->lock);
-        late = os_now() > until;
     }
+    pthread_mutex_unlock(&e->lock);
     if (!compared)
         return late ? error_set(err, INSPAN_TIMEOUT, "no other member compared its model within 10 minutes")
                     : INSPAN_OK;

@@ -65,6 +65,8 @@ struct inspan_worker {
     bool elastic;
     int cancel; /* eventfd: readable while the view that is being opened is not wanted any more */
     inspan_views_t views;
+    void (*wake)(void *argument); /* under mutex: of views->watch */
+    void *wake_argument;
     atomic_bool cancelled, leaving;
     atomic_bool view_changed; /* `next` must be called */
 
@@ -128,8 +130,9 @@ void session_say_end(inspan_worker_t *worker, inspan_status_t status, const insp
                      const char *text);
 
 /* views.c */
-void views_fill(inspan_worker_t *worker);                                 /* worker->views */
-void views_announced(inspan_worker_t *worker, const local_view_t *view);  /* taken over; mutex held */
+void views_fill(inspan_worker_t *worker);                                /* worker->views */
+void views_announced(inspan_worker_t *worker, const local_view_t *view); /* taken over; mutex held */
+void views_wake(inspan_worker_t *worker); /* who watches the views; mutex held */
 void views_disturb(inspan_worker_t *worker, const inspan_cause_t *cause); /* end what is open or opened; mutex
                                                                              held */
 inspan_status_t views_open_first(inspan_worker_t *worker, inspan_error_t *err); /* of a fixed job */

@@ -179,6 +179,7 @@ static void on_stop(inspan_worker_t *worker)
     const local_view_t *view = &worker->open;
     atomic_store(&worker->cancelled, true);
     atomic_store(&worker->view_changed, true);
+    views_wake(worker);
     if (!worker->elastic) return;
     inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = -1, .noticed_by = -1, .operation = "stop"};
     if (view->members != NULL) cause.rank = cause.noticed_by = (int32_t)view->rank;
@@ -225,7 +226,10 @@ static void take_frame(inspan_worker_t *worker, local_frame_type_t type, const u
     case LOCAL_WELCOME: on_welcome(worker, body, n); break;
     case LOCAL_VIEW: on_view(worker, body, n); break;
     case LOCAL_STOP: on_stop(worker); break;
-    case LOCAL_LEAVE: atomic_store(&worker->leaving, true); break;
+    case LOCAL_LEAVE:
+        atomic_store(&worker->leaving, true);
+        views_wake(worker);
+        break;
     case LOCAL_LOST: on_lost(worker, body, n); break;
     case LOCAL_REGISTERED: on_registered(worker, body, n); break;
     case LOCAL_BYE: on_bye(worker, body, n); break;

@@ -49,9 +49,15 @@ static void give_up_opening(inspan_worker_t *worker)
     (void)ignored;
 }
 
+void views_wake(inspan_worker_t *worker)
+{
+    if (worker->wake != NULL) worker->wake(worker->wake_argument);
+}
+
 void views_disturb(inspan_worker_t *worker, const inspan_cause_t *cause)
 {
     atomic_store(&worker->view_changed, true);
+    views_wake(worker);
     give_up_opening(worker);
     if (worker->comm != NULL) comm_poison(worker->comm, cause);
 }
@@ -94,6 +100,7 @@ static void on_comm_failure(void *context, const inspan_cause_t *cause)
     inspan_worker_t *worker = context;
     pthread_mutex_lock(&worker->mutex);
     atomic_store(&worker->view_changed, true);
+    views_wake(worker);
     if (worker->elastic && worker->comm != NULL) {
         blame(worker, cause);
     } else if (!worker->elastic && !worker->over) {
@@ -297,6 +304,15 @@ static bool source_changed(void *context)
     return atomic_load(&((inspan_worker_t *)context)->view_changed);
 }
 
+static void source_watch(void *context, void (*wake)(void *argument), void *argument)
+{
+    inspan_worker_t *worker = context;
+    pthread_mutex_lock(&worker->mutex);
+    worker->wake = wake;
+    worker->wake_argument = argument;
+    pthread_mutex_unlock(&worker->mutex);
+}
+
 static bool source_leaving(void *context)
 {
     return atomic_load(&((inspan_worker_t *)context)->leaving);
@@ -354,8 +370,8 @@ static bool source_registered(void *context, worker_registered_t *answer)
 void views_fill(inspan_worker_t *worker)
 {
     worker->views =
-        (inspan_views_t){worker,      source_next,   source_changed, source_leaving,   source_left,
-                         source_full, source_ledger, source_saved,   source_registered};
+        (inspan_views_t){worker,      source_next, source_changed, source_watch, source_leaving,
+                         source_left, source_full, source_ledger,  source_saved, source_registered};
 }
 
 void views_close(inspan_worker_t *worker)

@@ -48,6 +48,11 @@ struct inspan_views {
      * or this member is stopped. Any thread; one atomic load. */
     bool (*changed)(void *context);
 
+    /* `wake` is called whenever `changed` or `leaving` may have become true, so that nobody has to look again
+     * and again: on any thread, with the source's lock held: it must not call the source. NULL: no more calls
+     * after the return. */
+    void (*watch)(void *context, void (*wake)(void *argument), void *argument);
+
     bool (*leaving)(void *context); /* asked to leave gracefully (any thread) */
     /* Handed over everything in this view: may be left out of the next. Void as soon as a newer one is
      * announced: there it must be said again. */
