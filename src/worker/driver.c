@@ -65,7 +65,7 @@ static void note_commit(inspan_elastic_t *e)
     driver_commit_t *commit = &e->commits[(e->commit_first + e->commit_n++) % DRIVER_COMMITS];
     const elastic_set_t dropped = elastic_dropped(e->machine);
     if (e->voted_at != 0) e->stats.commit_ns += os_now() - e->voted_at; /* else: with this very vote */
-    e->voted_at = 0;
+    e->voted_at = e->broken_at = 0;
     memset(commit, 0, sizeof *commit);
     commit->light = elastic_light(e->machine);
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++)

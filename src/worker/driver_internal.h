@@ -81,7 +81,7 @@ struct inspan_elastic {
     bool news;              /* something happened since the training thread looked */
     bool send_failed, compared;
     ns_t voted_at;  /* in this step; 0: not yet */
-    ns_t broken_at; /* when this view's failure was known; 0: it is whole */
+    ns_t broken_at; /* when a view's failure was known, the first since the last commit; 0: none */
     uint32_t
         owner[ELASTIC_LEASES_MAX]; /* number of who was given the lease in this step; UINT32_MAX: nobody */
     bool recompute[ELASTIC_LEASES_MAX]; /* its owner is lost */

@@ -167,7 +167,7 @@ static void tell_machine(inspan_elastic_t *e, const worker_view_t *view)
                                    .numbers = view->numbers,
                                    .index = view->rank};
     pthread_mutex_lock(&e->lock);
-    e->broken_at = e->voted_at = 0;
+    e->voted_at = 0;
     driver_feed(e, &event);
     pthread_mutex_unlock(&e->lock);
 }
