@@ -108,6 +108,7 @@ def test_a_killed_worker_costs_no_sample(inspan, cluster, write_job, undisturbed
     summary = running.finish()
     assert summary["views"] >= 3
     assert summary["samples_recomputed"] <= 24
+    assert 0 < summary["recovery_worst_s"] < 1.0
     check(running, summary, undisturbed())
 
 
