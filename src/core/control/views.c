@@ -197,13 +197,24 @@ void control_views_unstored(control_job_t *job, control_action_kind_t kind, ns_t
     job->news[0] = '\0';
 }
 
+/* Members only: who has just been started, or has not joined yet, has nothing to say. */
+static bool any_member_active(const control_job_t *job)
+{
+    for (uint32_t i = 0; i < job->members.n; i++)
+        if (!control_is_gone(&job->ranks[job->members.members[i]])) return true;
+    return false;
+}
+
 static bool be_done(control_job_t *job, ns_t now)
 {
-    bool done = control_any_done(job), alone = control_job_active(job) == 0;
+    bool done = control_any_done(job), alone = !any_member_active(job);
     if (!(job->has_result && (done || alone)) && !(done && alone)) return false;
     if (job->done_at == 0) job->done_at = now;
     if (!alone && now < job->done_at + CONTROL_STRAGGLERS) return true; /* their summaries are on their way */
     job->reason[0] = '\0';
+    for (uint32_t r = 0; r < job->world; r++)
+        if (!control_is_gone(&job->ranks[r]) && job->ranks[r].alive && job->ranks[r].attached)
+            control_push(job, CONTROL_STOP_WORKER, r, false);
     control_be_over(job, CONTROL_DONE, now);
     return true;
 }

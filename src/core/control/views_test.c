@@ -366,6 +366,25 @@ static void a_leaver_waits_for_the_word_of_who_takes_over(void **state)
     end(&w);
 }
 
+/* A newcomer that has just been started is no member: nobody waits for it, and it goes at once. */
+static void the_end_does_not_wait_for_a_newcomer(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 2, 1, 3);
+    committed(&w, 0, 50);
+    assert_int_equal(grow(&w, 2), INSPAN_OK);
+    tell(&w, 2, CONTROL_RANK_STARTED);
+    control_job_result(&w.job, w.now);
+    act(&w);
+    tell(&w, 0, CONTROL_RANK_DONE);
+    assert_int_equal(w.job.state, CONTROL_RUNNING); /* the other's summary is on its way */
+    tell(&w, 1, CONTROL_RANK_DONE);
+    assert_int_equal(w.job.state, CONTROL_DONE);
+    assert_int_equal(w.stops[2], 1);
+    end(&w);
+}
+
 static void nobody_left_begins_a_new_lineage(void **state)
 {
     (void)state;
@@ -563,6 +582,7 @@ int main(void)
         cmocka_unit_test(a_leaver_costs_nothing),
         cmocka_unit_test(an_old_left_is_void),
         cmocka_unit_test(a_leaver_waits_for_the_word_of_who_takes_over),
+        cmocka_unit_test(the_end_does_not_wait_for_a_newcomer),
         cmocka_unit_test(nobody_left_begins_a_new_lineage),
         cmocka_unit_test(a_result_that_cannot_be_saved_ends_the_job),
         cmocka_unit_test(a_restarted_manager_knows_who_could_not_save),
