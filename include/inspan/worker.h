@@ -1,6 +1,7 @@
 /*
- * The session of one rank: finds its agent at $INSPAN_SOCKET, binds its data port, learns the view, opens the
- * communicator, ticks to the agent from the I/O thread, reports progress and the end.
+ * The session of one worker of a job: finds its agent at $INSPAN_SOCKET, binds its data port, ticks to the
+ * agent from the I/O thread, reports progress and the end. Views come from inspan_worker_views, each with its
+ * communicator.
  */
 #ifndef INSPAN_WORKER_H
 #define INSPAN_WORKER_H
@@ -14,22 +15,15 @@ extern "C" {
 typedef struct inspan_worker inspan_worker_t;
 typedef struct inspan_views inspan_views_t; /* views of a job as they come */
 
-/* Blocks until the view is complete and every pair of workers was checked in both directions. NOT_FOUND: no
- * $INSPAN_SOCKET; or what comm_open gives; the agent is told too. */
-INSPAN_API inspan_status_t inspan_worker_open(inspan_worker_t **worker, inspan_error_t *err);
-
 /*
- * The same for a job whose members come and go: does not wait for a view; they come from inspan_worker_views,
- * each with its communicator. What ends a communicator does not end this member.
+ * Blocks until the agent has answered, 30 s at most; does not wait for a view. What ends a view's
+ * communicator does not end this member. NOT_FOUND: no $INSPAN_SOCKET; REFUSED: nobody answers there;
+ * VERSION; TIMEOUT; others: no data port, no memory, no descriptors; the agent is told, too.
  */
 INSPAN_API inspan_status_t inspan_worker_attach(inspan_worker_t **worker, inspan_error_t *err);
 INSPAN_API inspan_views_t *inspan_worker_views(inspan_worker_t *worker); /* the worker's; ends with it */
 
-INSPAN_API inspan_comm_t *inspan_worker_comm(inspan_worker_t *worker);
-INSPAN_API uint64_t inspan_worker_view(const inspan_worker_t *worker);
 INSPAN_API uint32_t inspan_worker_threads(const inspan_worker_t *worker); /* this machine's share, >= 1 */
-INSPAN_API int64_t inspan_worker_failure_timeout(const inspan_worker_t *worker);
-INSPAN_API bool inspan_worker_cancelled(const inspan_worker_t *worker); /* stop between two steps */
 
 typedef struct inspan_progress {
     uint64_t step, steps, samples;             /* steps done, of; samples of this rank so far */
@@ -55,9 +49,7 @@ INSPAN_API void inspan_worker_note(inspan_worker_t *worker, const char *text);
 INSPAN_API void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const char *text);
 
 /* Report the end (OK with a JSON summary of at most 16 KiB, or a failure with its text), wait until the agent
- * has it (5 s at most), close everything, free worker. After inspan_worker_open OK waits for all other ranks
- * to come here too, so that none closes while another still works, and a failure (unless one was reported
- * already) ends them all; after inspan_worker_attach it ends this member alone. */
+ * has it (5 s at most), close everything, free worker. It ends this member alone. */
 INSPAN_API void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text);
 
 #ifdef __cplusplus

@@ -237,7 +237,7 @@ static void be_worker(cluster_t *cluster, uint32_t number)
     session_path(cluster, number, path);
     snprintf(folder, sizeof folder, "%s", cluster->save_to[0] != '\0' ? cluster->save_to : cluster->folder);
     session.result = (result_t){folder, cluster->save_to[0] == '\0'};
-    outcome->status = worker_open_at(path, true, &session.worker, &outcome->err);
+    outcome->status = worker_open_at(path, &session.worker, &outcome->err);
     if (outcome->status != INSPAN_OK) return;
     train(&session);
     inspan_worker_finish(session.worker, outcome->status,

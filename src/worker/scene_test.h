@@ -48,7 +48,6 @@ typedef struct rank {
 struct scene {
     char folder[32];
     uint32_t world;
-    bool elastic;
     ns_t failure_timeout;
     void (*user)(rank_t *rank); /* after open, to finish */
     rank_t *ranks;
@@ -61,15 +60,14 @@ local_frame_type_t scene_hear(rank_t *rank, bool ticks_too);
 void scene_say(rank_t *rank, inspan_status_t encoded, const size_t *n);
 void scene_say_welcome(rank_t *rank, uint16_t major);
 void scene_say_end(rank_t *rank, local_frame_type_t type, inspan_status_t status, const char *text);
-void scene_say_view(scene_t *scene); /* to all, the first */
 /* Number of a rank in the job: not its place in any view. */
 uint32_t scene_number(uint32_t rank);
 /* A view of the ranks in `members` (bits), said to those in `to`. */
 void scene_announce(scene_t *scene, uint64_t number, uint32_t members, uint32_t to);
 void scene_start(scene_t *scene, uint32_t world, void (*user)(rank_t *));
-void scene_start_elastic(scene_t *scene, uint32_t world, ns_t failure_timeout,
-                         void (*user)(rank_t *)); /* until all are BOUND */
-void scene_begin(scene_t *scene);
+void scene_start_bound(scene_t *scene, uint32_t world, ns_t failure_timeout,
+                       void (*user)(rank_t *)); /* until all are BOUND */
+/* Users open view 1, of all, with next. */
 void scene_start_until_ready(scene_t *scene, uint32_t world, void (*user)(rank_t *));
 void scene_join(rank_t *rank);
 void scene_end(scene_t *scene);

@@ -113,24 +113,6 @@ void scene_say_end(rank_t *rank, local_frame_type_t type, inspan_status_t status
     scene_say(rank, local_encode_end(type, &end, scene_frame, sizeof scene_frame, &n), &n);
 }
 
-void scene_say_view(scene_t *scene)
-{
-    inspan_member_t members[8] = {{.port = 0}};
-    for (uint32_t r = 0; r < scene->world; r++) {
-        members[r].number = r;
-        snprintf(members[r].node, sizeof members[r].node, "node-%u", r);
-        snprintf(members[r].address, sizeof members[r].address, "127.0.0.1");
-        members[r].port = scene->ranks[r].port;
-        members[r].incarnation = scene->ranks[r].hello.incarnation;
-    }
-    for (uint32_t r = 0; r < scene->world; r++) {
-        size_t n = 0;
-        local_view_t view = {
-            .view = 1, .rank = r, .world = scene->world, .members = members, .key = {1, 2, 3}};
-        scene_say(&scene->ranks[r], local_encode_view(&view, scene_frame, sizeof scene_frame, &n), &n);
-    }
-}
-
 uint32_t scene_number(uint32_t rank)
 {
     return 3 + 2 * rank;
@@ -169,7 +151,7 @@ void scene_announce(scene_t *scene, uint64_t number, uint32_t members, uint32_t 
 static void *run_session(void *context)
 {
     rank_t *rank = context;
-    rank->opened = worker_open_at(rank->path, rank->scene->elastic, &rank->worker, &rank->err);
+    rank->opened = worker_open_at(rank->path, &rank->worker, &rank->err);
     if (rank->opened == INSPAN_OK) rank->scene->user(rank);
     sem_post(&rank->done);
     return NULL;
@@ -209,30 +191,21 @@ static void until_bound(scene_t *scene)
     }
 }
 
-void scene_start_elastic(scene_t *scene, uint32_t world, ns_t failure_timeout, void (*user)(rank_t *))
+void scene_start_bound(scene_t *scene, uint32_t world, ns_t failure_timeout, void (*user)(rank_t *))
 {
     *scene = (scene_t){.folder = "/tmp/inspan-session-XXXXXX",
                        .world = world,
-                       .elastic = true,
                        .failure_timeout = failure_timeout,
                        .user = user};
     start(scene, world);
     until_bound(scene);
 }
 
-/* From WELCOME to READY. */
-void scene_begin(scene_t *scene)
-{
-    until_bound(scene);
-    scene_say_view(scene);
-    for (uint32_t r = 0; r < scene->world; r++)
-        assert_int_equal(scene_hear(&scene->ranks[r], false), LOCAL_READY);
-}
-
 void scene_start_until_ready(scene_t *scene, uint32_t world, void (*user)(rank_t *))
 {
-    scene_start(scene, world, user);
-    scene_begin(scene);
+    scene_start_bound(scene, world, NS_PER_S, user);
+    scene_announce(scene, 1, UINT32_MAX, UINT32_MAX);
+    for (uint32_t r = 0; r < world; r++) assert_int_equal(scene_hear(&scene->ranks[r], false), LOCAL_READY);
 }
 
 void scene_join(rank_t *rank)

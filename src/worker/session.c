@@ -13,8 +13,6 @@
 
 static const ns_t welcome_bound = 30 * NS_PER_S; /* a busy agent on a small machine */
 static const ns_t timer_period = 200 * NS_PER_MS;
-static const ns_t end_bound =
-    3600 * NS_PER_S; /* of a fixed job: until all ranks are through, after the first is */
 static const ns_t bye_bound = 5 * NS_PER_S;
 
 static_assert(COMM_KEY_BYTES == LOCAL_KEY_BYTES, "the job's key travels as it is");
@@ -111,21 +109,10 @@ static inspan_status_t open_steps(inspan_worker_t *worker, inspan_error_t *err)
         status = error_set(err, INSPAN_LIMIT, "no descriptor left for the worker's session");
     if (status == INSPAN_OK) status = meet_agent(worker, err);
     if (status == INSPAN_OK) status = bind_data_port(worker, err);
-    if (status == INSPAN_OK && !worker->elastic) status = views_open_first(worker, err);
     return status;
 }
 
-/* The agent's word, then what the opening found out; else it is this rank's own. Mutex held. */
-static void say_unopened(inspan_worker_t *worker, inspan_status_t status, const char *text)
-{
-    inspan_cause_t unopen = worker->unopen;
-    views_to_numbers(&worker->open, &unopen);
-    const inspan_cause_t *cause = worker->has_lost ? &worker->lost : NULL;
-    if (cause == NULL && unopen.status != INSPAN_OK) cause = &unopen;
-    if (worker->welcomed) session_say_end(worker, status, cause, text);
-}
-
-inspan_status_t worker_open_at(const char *path, bool elastic, inspan_worker_t **out, inspan_error_t *err)
+inspan_status_t worker_open_at(const char *path, inspan_worker_t **out, inspan_error_t *err)
 {
     inspan_worker_t *worker = calloc(1, sizeof *worker);
     inspan_error_t why = {.status = INSPAN_OK};
@@ -139,7 +126,6 @@ inspan_status_t worker_open_at(const char *path, bool elastic, inspan_worker_t *
     os_cond_open(&worker->changed);
     memcpy(worker->path, path, strlen(path) + 1);
     worker->fd = -1;
-    worker->elastic = elastic;
     worker->cancel = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     views_fill(worker);
     inspan_status_t status = open_steps(worker, &why);
@@ -148,7 +134,7 @@ inspan_status_t worker_open_at(const char *path, bool elastic, inspan_worker_t *
         return INSPAN_OK;
     }
     pthread_mutex_lock(&worker->mutex);
-    say_unopened(worker, status, why.text);
+    if (worker->welcomed) session_say_end(worker, status, worker->has_lost ? &worker->lost : NULL, why.text);
     pthread_mutex_unlock(&worker->mutex);
     wait_for_bye(worker);
     destroy(worker);
@@ -158,23 +144,13 @@ inspan_status_t worker_open_at(const char *path, bool elastic, inspan_worker_t *
 
 /* ---- The public calls ------------------------------------------------------------------------ */
 
-static inspan_status_t open_here(bool elastic, inspan_worker_t **worker, inspan_error_t *err)
+inspan_status_t inspan_worker_attach(inspan_worker_t **worker, inspan_error_t *err)
 {
     const char *path = getenv("INSPAN_SOCKET");
     if (path == NULL || path[0] == '\0')
         return error_set(err, INSPAN_NOT_FOUND,
                          "$INSPAN_SOCKET is not set: a worker is started by its agent (see `inspan train`)");
-    return worker_open_at(path, elastic, worker, err);
-}
-
-inspan_status_t inspan_worker_open(inspan_worker_t **worker, inspan_error_t *err)
-{
-    return open_here(false, worker, err);
-}
-
-inspan_status_t inspan_worker_attach(inspan_worker_t **worker, inspan_error_t *err)
-{
-    return open_here(true, worker, err);
+    return worker_open_at(path, worker, err);
 }
 
 inspan_views_t *inspan_worker_views(inspan_worker_t *worker)
@@ -182,29 +158,9 @@ inspan_views_t *inspan_worker_views(inspan_worker_t *worker)
     return &worker->views;
 }
 
-inspan_comm_t *inspan_worker_comm(inspan_worker_t *worker)
-{
-    return worker->comm;
-}
-
-uint64_t inspan_worker_view(const inspan_worker_t *worker)
-{
-    return worker->open.view;
-}
-
 uint32_t inspan_worker_threads(const inspan_worker_t *worker)
 {
     return worker->welcome.threads;
-}
-
-int64_t inspan_worker_failure_timeout(const inspan_worker_t *worker)
-{
-    return worker->welcome.failure_timeout;
-}
-
-bool inspan_worker_cancelled(const inspan_worker_t *worker)
-{
-    return atomic_load(&worker->cancelled);
 }
 
 void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *progress)
@@ -217,44 +173,6 @@ void inspan_worker_progress(inspan_worker_t *worker, const inspan_progress_t *pr
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-static inspan_status_t barrier(inspan_comm_t *comm, ns_t bound)
-{
-    inspan_op_t *op = NULL;
-    inspan_status_t status = inspan_barrier(comm, &op);
-    if (status != INSPAN_OK) return status;
-    status = inspan_op_wait(op, bound);
-    if (status != INSPAN_TIMEOUT) return status;
-    inspan_comm_abort(comm, "a rank did not come to the end of the job in time");
-    while (inspan_op_wait(op, NS_PER_S) == INSPAN_TIMEOUT) {
-    }
-    return INSPAN_TIMEOUT;
-}
-
-static void set_over(inspan_worker_t *worker)
-{
-    pthread_mutex_lock(&worker->mutex);
-    worker->over = true;
-    pthread_mutex_unlock(&worker->mutex);
-}
-
-/*
- * All ranks of a fixed job leave together: a rank that closes its sockets while another still has work to do
- * (the lowest one writes the model) would look like a lost peer. The first barrier shows that all are
- * through; from then on nothing that happens to the communicator is a failure. The second keeps a rank from
- * closing before all have seen the first: one that stands still for less than failure_timeout (a lid, a swap)
- * must still find the others there. In an elastic job the last commit has shown all that.
- */
-static void leave_together(inspan_worker_t *worker)
-{
-    if (worker->elastic) {
-        set_over(worker);
-        return;
-    }
-    if (inspan_comm_world(worker->comm) == 1 || barrier(worker->comm, end_bound) != INSPAN_OK) return;
-    set_over(worker);
-    barrier(worker->comm, 2 * worker->welcome.failure_timeout);
-}
-
 /* The whole ledger goes before the end. Mutex held. */
 static void drain_outbox(inspan_worker_t *worker)
 {
@@ -264,23 +182,14 @@ static void drain_outbox(inspan_worker_t *worker)
         if (!os_cond_wait_until(&worker->changed, &worker->mutex, deadline)) break;
 }
 
-/* Mutex held. *cause: of the poisoned communicator, in numbers; false: it is healthy, or there is none. */
-static bool find_cause(const inspan_worker_t *worker, inspan_cause_t *cause)
-{
-    if (worker->comm == NULL || !inspan_comm_cause(worker->comm, cause)) return false;
-    views_to_numbers(&worker->open, cause);
-    return true;
-}
-
-/* Of an elastic member the failure is its own, whatever the communicator says: that only ends a view. */
+/* The failure is this member's own, whatever the communicator says: that only ends a view. Mutex held. */
 static void say_failure(inspan_worker_t *worker, inspan_status_t status, const char *text)
 {
     inspan_cause_t cause;
-    bool poisoned = find_cause(worker, &cause);
-    bool of_peer = poisoned && !worker->elastic;
     if (worker->end_type == 0) session_send_tick(worker, os_now()); /* the last progress is part of the end */
-    session_say_end(worker, status, of_peer ? &cause : worker->has_lost ? &worker->lost : NULL, text);
-    if (!poisoned && worker->comm != NULL) inspan_comm_abort(worker->comm, text);
+    session_say_end(worker, status, worker->has_lost ? &worker->lost : NULL, text);
+    if (worker->comm != NULL && !inspan_comm_cause(worker->comm, &cause))
+        inspan_comm_abort(worker->comm, text);
 }
 
 void inspan_worker_note(inspan_worker_t *worker, const char *text)
@@ -303,19 +212,15 @@ void inspan_worker_fail(inspan_worker_t *worker, inspan_status_t status, const c
 
 void inspan_worker_finish(inspan_worker_t *worker, inspan_status_t status, const char *text)
 {
-    inspan_cause_t cause;
     if (text == NULL) text = "";
-    if (status == INSPAN_OK) leave_together(worker);
     pthread_mutex_lock(&worker->mutex);
+    worker->over = worker->over || status == INSPAN_OK; /* others that close now break nothing */
     drain_outbox(worker);
     if (status != INSPAN_OK) {
         say_failure(worker, status, text);
     } else {
         if (worker->end_type == 0) session_send_tick(worker, os_now());
-        if (!worker->over && find_cause(worker, &cause))
-            session_say_end(worker, cause.status, &cause, cause.text); /* unless the handler has said it */
-        else
-            session_say_end(worker, INSPAN_OK, NULL, text);
+        session_say_end(worker, INSPAN_OK, NULL, text);
     }
     worker->over = true;
     pthread_mutex_unlock(&worker->mutex);

@@ -16,8 +16,7 @@
  *           and LOST come in; BLAME where a view's communicator is poisoned or cannot be opened
  *   end:    FAILED or DONE -> BYE
  *
- * Of a fixed job (inspan_worker_open) the first view is the only one, and its communicator's end is FAILED;
- * of an elastic one (inspan_worker_attach) it is BLAME, and the next view is waited for.
+ * A communicator's end is BLAME, and the next view is waited for.
  *
  * Where the socket breaks the session goes on and calls again, for failure_timeout; it then says again all
  * that the agent needs (port, ready, blame, ledger, end). After that time the agent counts as gone.
@@ -62,7 +61,6 @@ struct inspan_worker {
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     uint64_t incarnation;
     comm_listener_t *listener; /* over all views */
-    bool elastic;
     int cancel; /* eventfd: readable while the view that is being opened is not wanted any more */
     inspan_views_t views;
     void (*wake)(void *argument); /* under mutex: of views->watch */
@@ -87,7 +85,7 @@ struct inspan_worker {
     inspan_comm_t *retired[SESSION_RETIRED]; /* closing; the driver's thread alone */
     uint32_t n_retired;
     uint64_t ready; /* view told by READY; 0: none */
-    bool has_lost;  /* nothing goes on: the agent is gone, or (fixed) a member is */
+    bool has_lost;  /* nothing goes on: the agent is gone */
     inspan_cause_t lost;
     inspan_cause_t unopen; /* why the communicator did not open; status OK: no peer's doing */
     bool has_blame, full, full_told;
@@ -135,7 +133,6 @@ void views_announced(inspan_worker_t *worker, const local_view_t *view); /* take
 void views_wake(inspan_worker_t *worker); /* who watches the views; mutex held */
 void views_disturb(inspan_worker_t *worker, const inspan_cause_t *cause); /* end what is open or opened; mutex
                                                                              held */
-inspan_status_t views_open_first(inspan_worker_t *worker, inspan_error_t *err); /* of a fixed job */
 void views_close(inspan_worker_t *worker);
 void views_to_numbers(const local_view_t *view, inspan_cause_t *cause); /* dense ranks -> numbers */
 int32_t views_dense(const local_view_t *view, int32_t number);          /* -1: no member */

@@ -173,14 +173,13 @@ static void on_view(inspan_worker_t *worker, const uint8_t *body, size_t n)
         views_announced(worker, &view);
 }
 
-/* Between two steps of a fixed job; an elastic one's step is given up. */
+/* The step is given up. */
 static void on_stop(inspan_worker_t *worker)
 {
     const local_view_t *view = &worker->open;
     atomic_store(&worker->cancelled, true);
     atomic_store(&worker->view_changed, true);
     views_wake(worker);
-    if (!worker->elastic) return;
     inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = -1, .noticed_by = -1, .operation = "stop"};
     if (view->members != NULL) cause.rank = cause.noticed_by = (int32_t)view->rank;
     snprintf(cause.node, sizeof cause.node, "%s", worker->welcome.node);
@@ -204,10 +203,6 @@ static void on_lost(inspan_worker_t *worker, const uint8_t *body, size_t n)
 {
     if (local_decode_end(body, n, &worker->received) != INSPAN_OK) return;
     inspan_cause_t cause = worker->received.cause;
-    if (!worker->elastic && !worker->has_lost) {
-        worker->has_lost = true;
-        worker->lost = cause; /* numbers */
-    }
     cause.rank = views_dense(&worker->open, cause.rank);
     cause.noticed_by = views_dense(&worker->open, cause.noticed_by);
     views_disturb(worker, &cause);

@@ -64,8 +64,8 @@ void views_disturb(inspan_worker_t *worker, const inspan_cause_t *cause)
 
 void views_announced(inspan_worker_t *worker, const local_view_t *view)
 {
-    if (worker->has_view && (!worker->elastic || view->view <= worker->announced.view)) {
-        free(view->members); /* I3; the members of a fixed job are fixed */
+    if (worker->has_view && view->view <= worker->announced.view) {
+        free(view->members); /* I3 */
         return;
     }
     free(worker->announced.members);
@@ -73,7 +73,6 @@ void views_announced(inspan_worker_t *worker, const local_view_t *view)
     worker->has_view = true;
     worker->has_blame = false;
     worker->left_view = 0;
-    if (!worker->elastic) return;
     inspan_cause_t cause = {.status = INSPAN_ABORTED, .rank = -1, .noticed_by = -1};
     if (worker->open.members != NULL) cause.noticed_by = (int32_t)worker->open.rank;
     snprintf(cause.operation, sizeof cause.operation, "%s", newer_view);
@@ -101,13 +100,7 @@ static void on_comm_failure(void *context, const inspan_cause_t *cause)
     pthread_mutex_lock(&worker->mutex);
     atomic_store(&worker->view_changed, true);
     views_wake(worker);
-    if (worker->elastic && worker->comm != NULL) {
-        blame(worker, cause);
-    } else if (!worker->elastic && !worker->over) {
-        inspan_cause_t told = *cause;
-        views_to_numbers(&worker->open, &told);
-        session_say_end(worker, cause->status, &told, cause->text);
-    }
+    if (worker->comm != NULL) blame(worker, cause);
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -206,7 +199,7 @@ static inspan_status_t opening_failed(inspan_worker_t *worker, const inspan_erro
     const bool unwanted = worker->announced.view > worker->open.view || atomic_load(&worker->cancelled) ||
                           why->status == INSPAN_ABORTED;
     const bool mine = cause->status == INSPAN_OK || (cause->rank == own && cause->noticed_by == own);
-    if (!worker->elastic || (mine && !unwanted)) {
+    if (mine && !unwanted) {
         status = why->status;
         if (err != NULL) *err = *why;
     } else {
@@ -229,7 +222,7 @@ static inspan_status_t connect_all(inspan_worker_t *worker, inspan_comm_t **comm
                               .listener = view->world > 1 ? worker->listener : NULL,
                               .failure_timeout = worker->welcome.failure_timeout,
                               .schedule = INSPAN_SCHEDULE_AUTO,
-                              .cancel = worker->elastic ? &worker->cancel : NULL,
+                              .cancel = &worker->cancel,
                               .cause = &worker->unopen};
     memcpy(options.key, view->key, sizeof options.key);
     inspan_status_t status = comm_open(&options, comm, err);
@@ -266,12 +259,6 @@ static inspan_status_t open_view(inspan_worker_t *worker, inspan_error_t *err)
     if (worker->end_type == 0) session_send_ready(worker);
     pthread_mutex_unlock(&worker->mutex);
     return INSPAN_OK;
-}
-
-inspan_status_t views_open_first(inspan_worker_t *worker, inspan_error_t *err)
-{
-    inspan_status_t status = await_view(worker, 0, os_now() + longest_wait, err);
-    return status == INSPAN_OK ? open_view(worker, err) : status;
 }
 
 /* ---- The source ------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* Sessions of an elastic job: views come, break, are overtaken; each session's agent is played by the test.
+/* Views of a session: they come, break, are overtaken; each session's agent is played by the test.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -110,7 +110,7 @@ static void test_members_come_and_go(void **state)
     (void)state;
     static const uint32_t views[] = {0x7, 0x5, 0xd, 0x1, 0x19, 0x1f};
     scene_t scene;
-    scene_start_elastic(&scene, 5, 5 * NS_PER_S, user_follows);
+    scene_start_bound(&scene, 5, 5 * NS_PER_S, user_follows);
     for (uint32_t i = 0; i < sizeof views / sizeof views[0]; i++) {
         scene_announce(&scene, 2 * i + 1, views[i], views[i]); /* numbers may be left out */
         const double took = until_open(&scene, 2 * i + 1, views[i]);
@@ -129,7 +129,7 @@ static void test_a_member_breaks(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 4, 5 * NS_PER_S, user_follows);
+    scene_start_bound(&scene, 4, 5 * NS_PER_S, user_follows);
     scene_announce(&scene, 1, 0xf, ALL);
     until_open(&scene, 1, 0xf);
     atomic_store(&scene.ranks[2].quit, true);
@@ -153,7 +153,7 @@ static void test_an_opening_is_overtaken(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 3, 10 * NS_PER_S, user_follows);
+    scene_start_bound(&scene, 3, 10 * NS_PER_S, user_follows);
     scene_announce(&scene, 1, 0x7, 0x3);
     for (uint64_t view = 2; view < 12; view++) scene_announce(&scene, view, view % 2 ? 0x7 : 0x3, 0x3);
     scene_announce(&scene, 12, 0x3, 0x3);
@@ -169,7 +169,7 @@ static void test_connections_of_other_views(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 3, 10 * NS_PER_S, user_follows);
+    scene_start_bound(&scene, 3, 10 * NS_PER_S, user_follows);
     scene_announce(&scene, 1, 0x3, ALL);
     until_open(&scene, 1, 0x3);
     scene_announce(&scene, 2, 0x3, 0x1); /* 0 is faster: it calls at 1, which is in view 1 */
@@ -198,7 +198,7 @@ static void test_an_opening_fails(void **state)
     scene_t scene;
     int fd = -1;
     uint16_t port = 0;
-    scene_start_elastic(&scene, 3, NS_PER_S, user_follows);
+    scene_start_bound(&scene, 3, NS_PER_S, user_follows);
     assert_int_equal(os_listen(0, 0, 1, &fd, &port, NULL), INSPAN_OK);
     close(fd);
     const uint16_t right = scene.ranks[2].port;
@@ -219,7 +219,7 @@ static void test_lost_ends_the_view_only(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 2, 5 * NS_PER_S, user_follows);
+    scene_start_bound(&scene, 2, 5 * NS_PER_S, user_follows);
     scene_announce(&scene, 1, 0x3, ALL);
     until_open(&scene, 1, 0x3);
     scene_say_end(&scene.ranks[0], LOCAL_LOST, INSPAN_PEER_LOST, "node cellar: agent silent for 5.0 s");
@@ -285,7 +285,7 @@ static void test_state_ledger_and_artifacts(void **state)
     (void)state;
     scene_t scene;
     size_t n = 0;
-    scene_start_elastic(&scene, 1, 5 * NS_PER_S, user_tells);
+    scene_start_bound(&scene, 1, 5 * NS_PER_S, user_tells);
     rank_t *rank = &scene.ranks[0];
     scene_announce(&scene, 1, 0x1, ALL);
     assert_int_equal(scene_hear(rank, false), LOCAL_READY);
@@ -356,7 +356,7 @@ static void test_left_is_of_a_view(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 1, 5 * NS_PER_S, user_leaves);
+    scene_start_bound(&scene, 1, 5 * NS_PER_S, user_leaves);
     rank_t *rank = &scene.ranks[0];
     scene_announce(&scene, 1, 0x1, ALL);
     assert_int_equal(scene_hear(rank, false), LOCAL_READY);
@@ -381,7 +381,7 @@ static void test_agent_is_gone_while_waiting(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 1, NS_PER_S, user_follows);
+    scene_start_bound(&scene, 1, NS_PER_S, user_follows);
     close(scene.ranks[0].fd);
     scene.ranks[0].fd = -1;
     unlink(scene.ranks[0].path);
@@ -393,7 +393,7 @@ static void test_agent_that_hangs_up(void **state)
 {
     (void)state;
     scene_t scene;
-    scene_start_elastic(&scene, 1, NS_PER_S, user_follows);
+    scene_start_bound(&scene, 1, NS_PER_S, user_follows);
     rank_t *rank = &scene.ranks[0];
     const ns_t begun = os_now();
     struct pollfd calls = {.fd = rank->listener, .events = POLLIN};
@@ -415,7 +415,7 @@ static void test_output_without_a_reader(void **state)
     scene_t scene;
     char path[64];
     static char much[1 << 20];
-    scene_start_elastic(&scene, 1, NS_PER_S, user_follows);
+    scene_start_bound(&scene, 1, NS_PER_S, user_follows);
     snprintf(path, sizeof path, "%s/output", scene.folder);
     assert_int_equal(mkfifo(path, 0600), 0);
     int pipe_fd = open(path, O_RDWR | O_CLOEXEC), kept = dup(STDOUT_FILENO);

@@ -4,6 +4,6 @@
 
 #include <inspan/worker.h>
 
-inspan_status_t worker_open_at(const char *path, bool elastic, inspan_worker_t **worker, inspan_error_t *err);
+inspan_status_t worker_open_at(const char *path, inspan_worker_t **worker, inspan_error_t *err);
 
 #endif

@@ -76,12 +76,18 @@ static bool all_heard(const control_job_t *job)
 
 void control_settle(control_job_t *job, ns_t now, bool at_once)
 {
-    if (job->settle_at == 0) return;
+    if (job->settle_at == 0 || !control_is_open(job)) return;
     bool blamed = valid_rank(job, job->blame.rank);
     bool matches = job->has_root && blamed && job->root.rank == job->blame.rank;
     if (!at_once && now < job->settle_at && !matches && !all_heard(job)) return;
     if (job->has_root) {
         verdict(job, &job->root, now);
+        return;
+    }
+    if (job->has_result && control_any_done(job) &&
+        control_is_open(job)) { /* who is through has closed its connections */
+        job->reason[0] = '\0';
+        control_be_over(job, CONTROL_DONE, now);
         return;
     }
     inspan_cause_t cause = job->blame;
@@ -190,7 +196,7 @@ void control_evidence_report(control_job_t *job, const control_report_t *report,
 void control_evidence_blame(control_job_t *job, const control_report_t *report, ns_t now)
 {
     const bool running = job->state == CONTROL_STARTING || job->state == CONTROL_RUNNING;
-    if (!running || job->settle_at != 0 || report->blame_view != job->view || control_any_done(job)) return;
+    if (!running || job->settle_at != 0 || report->blame_view != job->view) return;
     take_blame(job, report, &report->blame, now);
 }
 
