@@ -148,14 +148,18 @@ def job_file(tmp_path):
     return write
 
 
-@pytest.fixture
-def text_file(tmp_path):
-    """A text with some structure, 200 kB."""
+def write_text(folder):
+    """book.txt: a text with some structure, 200 kB."""
     words = "the quick brown ox drew a heavy wagon over the long dry road to town and the driver sang".split()
     choose = random.Random(1)
-    path = tmp_path / "book.txt"
+    path = folder / "book.txt"
     path.write_text(" ".join(choose.choice(words) for _ in range(40000)))
     return path
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    return write_text(tmp_path)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors_file
 
-from conftest import wait_for
+from conftest import Inspan, wait_for, write_text
 from test_failures import agent_of
 
 JOB = """
@@ -21,7 +21,7 @@ failure_timeout: 2s
 on_loss: {on_loss}
 checkpoint: {{dir: {out}, every: {every}}}
 """
-STEPS = 400
+STEPS = 300
 
 
 @pytest.fixture
@@ -32,14 +32,19 @@ def write_job(job_file, text_file):
     return write
 
 
-@pytest.fixture
-def undisturbed(inspan, write_job):
-    """The weights of the same job without faults, computed when they are asked for."""
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The weights of the same job without faults: computed once, when they are first asked for."""
+    folder, found = tmp_path_factory.mktemp("undisturbed"), {}
 
-    def run(steps=STEPS):
-        result = inspan.run("train", write_job("quiet", steps), "--local", "1", "--json", seconds=180)
-        assert result.returncode == 0, result.stderr
-        return safetensors_file.read(inspan.folder / "quiet" / "model.safetensors")
+    def run():
+        if not found:
+            write_text(folder)
+            (folder / "job.yaml").write_text(JOB.format(out="out", steps=STEPS, on_loss="recompute", every=0))
+            result = Inspan(folder).run("train", folder / "job.yaml", "--local", "1", "--json", seconds=180)
+            assert result.returncode == 0, result.stderr
+            found["weights"] = safetensors_file.read(folder / "out" / "model.safetensors")
+        return found["weights"]
 
     return run
 
