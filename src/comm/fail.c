@@ -11,6 +11,9 @@
  * cause, at almost the same time. FAILED: all pending operations finish with its status, later calls fail at
  * once.
  *
+ * Where nobody is at fault (ABORTED, rank -1: a newer view ends this one) there is nothing to find out, and
+ * the last word is said at once.
+ *
  * A peer that broke the protocol is not heard any more (`deaf` to it: its bytes go nowhere), but its stream
  * stays until the communicator closes: it must hear why, or it would blame this rank for a closed connection.
  */
@@ -28,6 +31,12 @@
 static uint64_t order(const inspan_cause_t *cause)
 {
     return (uint64_t)(uint32_t)cause->rank << 32 | (uint32_t)cause->noticed_by;
+}
+
+/* How long others may still bring a better cause. */
+static ns_t settle_least(const inspan_comm_t *comm)
+{
+    return comm->cause.rank < 0 && comm->cause.status == INSPAN_ABORTED ? 0 : SETTLE_LEAST;
 }
 
 static void mark_aborts(inspan_comm_t *comm)
@@ -51,7 +60,7 @@ static void consider(inspan_comm_t *comm, const inspan_cause_t *cause)
         comm->health = COMM_SETTLING;
         comm->cause = *cause;
         comm->settle_since = comm->transport->now(comm->transport_self);
-        comm->transport->tick_in(comm->transport_self, SETTLE_LEAST);
+        comm->transport->tick_in(comm->transport_self, settle_least(comm));
         for (uint32_t peer = 0; peer < comm->world; peer++) {
             if (peer == comm->rank || comm->peers[peer].gone) continue;
             rx_discard(comm, peer);
@@ -88,7 +97,7 @@ void fail_settle(inspan_comm_t *comm, bool now)
 {
     if (comm->health != COMM_SETTLING) return;
     const ns_t took = comm->transport->now(comm->transport_self) - comm->settle_since;
-    if (!comm->last_word && (now || took >= SETTLE_LEAST)) {
+    if (!comm->last_word && (now || took >= settle_least(comm))) {
         comm->last_word = true;
         mark_aborts(comm);
     }

@@ -420,6 +420,25 @@ static void a_known_rank_before_an_unknown(void **state)
     assert_true(both > 50);
 }
 
+/* A newer view: there is no cause to be found out, so all know within a round trip or two. */
+static void nobody_at_fault(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        const inspan_cause_t view = {
+            .status = INSPAN_ABORTED, .rank = -1, .noticed_by = -1, .text = "view 2 was announced"};
+        world_t world;
+        world_open(&world, 5, seed);
+        for (uint32_t r = 0; r < 5; r++) start(&world, r);
+        comm_sim_run(world.sim, 20);
+        const ns_t begin = now(&world);
+        for (uint32_t r = 0; r < 1 + seed % 5; r++) comm_poison(world.comms[r], &view);
+        assert_non_null(strstr(must_blame(&world, -1).text, "view 2"));
+        assert_in_range(now(&world) - begin, 0, 10 * NS_PER_MS);
+        world_close(&world);
+    }
+}
+
 /* Two ranks crash at one moment, any two, the lowest too; the survivors agree on the lower one. */
 static void two_crashes(void **state)
 {
@@ -542,6 +561,7 @@ int main(void)
         cmocka_unit_test(hostile_frames),
         cmocka_unit_test(lowest_of_two_aborts),
         cmocka_unit_test(a_known_rank_before_an_unknown),
+        cmocka_unit_test(nobody_at_fault),
         cmocka_unit_test(two_crashes),
         cmocka_unit_test(a_slow_link),
         cmocka_unit_test(errors_of_sending_are_told),
