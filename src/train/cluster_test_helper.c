@@ -187,7 +187,8 @@ static void keep(outcome_t *outcome)
     const trainer_t *trainer = training;
     inspan_elastic_stats(trainer->elastic, &outcome->stats);
     outcome->n = as_doubles(trainer, false, outcome->weights);
-    as_doubles(trainer, true, outcome->gradient);
+    /* after a failure operations may still write there, until the driver is closed */
+    if (outcome->status == INSPAN_OK) as_doubles(trainer, true, outcome->gradient);
     outcome->validation_first = trainer->validation_first;
     outcome->validation_last = trainer->validation;
     outcome->loss_last = trainer->loss;
