@@ -238,7 +238,7 @@ const char *elastic_role_name(elastic_role_t role);
 const char *elastic_action_name(elastic_action_type_t type);
 /* Name of an encoded message ("REPORT"), view and step; "damaged" if it has no whole header. For logs and
  * histories. */
-const char *elastic_message_name(const uint8_t *data, size_t bytes, uint64_t *view, uint64_t *step);
+const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view, uint64_t *step);
 
 /*
  * Messages, little-endian. A set is 32 bytes, bit i % 8 of byte i / 8; bits beyond the count are zero. All

@@ -122,7 +122,7 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from)
 {
     const elastic_message_t *m = &e->message;
     uint64_t expected = e->step - (PLANTED(e, EARLYAPPLY) ? 1 : 0);
-    bool voted = e->voted || PLANTED(e, EARLYAPPLY) || PLANTED(e, NOLASTVOTE) || PLANTED(e, LISTENNOVOTE);
+    bool voted = e->voted || PLANTED_ANY(e, PLANTED_EARLYAPPLY | PLANTED_NOLASTVOTE | PLANTED_LISTENNOVOTE);
     if (from != LEADER || e->phase != ELASTIC_RUN || !voted || m->step != expected)
         return elastic_fail(e, INSPAN_MISMATCH,
                             "rank %u sent COMMIT of step %" PRIu64 " to rank %u, which works on step %" PRIu64
@@ -175,7 +175,7 @@ inspan_status_t elastic_on_vote(elastic_t *e, uint32_t from)
     const elastic_message_t *m = &e->message;
     if (e->index != LEADER || e->phase != ELASTIC_RUN || m->step != e->step || in(e->votes, from)) {
         bool late =
-            (PLANTED(e, NOLASTVOTE) || PLANTED(e, LISTENNOVOTE) || PLANTED(e, NOTALL) || PLANTED(e, OLDMSG));
+            PLANTED_ANY(e, PLANTED_NOLASTVOTE | PLANTED_LISTENNOVOTE | PLANTED_NOTALL | PLANTED_OLDMSG);
         if (late && e->index == LEADER) return INSPAN_OK;
         return elastic_fail(e, INSPAN_MISMATCH,
                             "rank %u sent VOTE for step %" PRIu64 " to rank %u, which works on step %" PRIu64

@@ -111,6 +111,7 @@ static void choose_sources(elastic_t *e, uint64_t step)
             out->need[b] &= ~(1ull << i);
             if (best == ELASTIC_MEMBERS_MAX || passes[i] < passes[best]) best = i;
         }
+        if (best == ELASTIC_MEMBERS_MAX) continue; /* held is the union of what they hold: cannot be */
         out->source[b] = (uint8_t)best;
         passes[best] += (uint32_t)__builtin_popcountll(out->need[b]);
     }

@@ -9,9 +9,11 @@
 /* A planted bug costs nothing in production: the condition is constant there. */
 #ifdef INSPAN_PLANTED
 #include "core/step/planted.h"
-#define PLANTED(e, bug) (((e)->config.planted & PLANTED_##bug) != 0)
+#define PLANTED(e, bug)      (((e)->config.planted & PLANTED_##bug) != 0)
+#define PLANTED_ANY(e, bugs) (((e)->config.planted & (bugs)) != 0)
 #else
-#define PLANTED(e, bug) ((void)(e), false)
+#define PLANTED(e, bug)      ((void)(e), false)
+#define PLANTED_ANY(e, bugs) ((void)(e), false)
 #endif
 
 #define LEADER     0u   /* the lowest rank of a view */

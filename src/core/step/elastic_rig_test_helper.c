@@ -82,7 +82,7 @@ void rig_view(rig_t *rig, bool first, uint32_t n, const uint32_t *numbers)
 
 rig_t *rig_first(uint32_t n, uint32_t leases, uint32_t buckets, uint64_t steps)
 {
-    uint32_t numbers[RIG_MEMBERS];
+    uint32_t numbers[RIG_MEMBERS] = {0};
     rig_t *rig = rig_open(leases, buckets, steps);
     for (uint32_t i = 0; i < n; i++) {
         numbers[i] = i;

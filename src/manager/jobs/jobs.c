@@ -479,7 +479,10 @@ static bool collect(const fleet_t *fleet, round_t *round)
         /* one that has too few anyway tries them again: it ends with that reason, or another process is gone
          */
         if (control_job_active(&job->control) < job->control.min_nodes) wish.n_avoided = 0;
-        good = add_wish(round, job, wish) && wish.members != NULL && wish.avoided != NULL;
+        good = wish.members != NULL && wish.avoided != NULL && add_wish(round, job, wish);
+        if (good) continue;
+        free((void *)(uintptr_t)wish.members);
+        free((void *)(uintptr_t)wish.avoided);
     }
     return good;
 }
