@@ -30,14 +30,15 @@ typedef struct train {
     uint64_t checkpoint;      /* step of the newest that does; 0: none was fetched */
 } train_t;
 
-/* All agents of a private cluster have registered before the job is submitted: it begins with as many as it
- * may have, and goes on with nodes.min of them. */
+/* A job begins with all agents of a private cluster, as far as it may have them, and goes on with nodes.min.
+ */
 static inspan_status_t fit_to_local(train_t *train, inspan_error_t *err)
 {
     job_config_t *job = &train->submit->job;
     if (job->nodes.min > train->local)
         return error_set(err, INSPAN_INVALID, "the job needs nodes.min %u, and --local %" PRIu64 " has fewer",
                          job->nodes.min, train->local);
+    train->submit->start_nodes = train->local < job->nodes.max ? (uint32_t)train->local : job->nodes.max;
     return INSPAN_OK;
 }
 

@@ -351,6 +351,7 @@ inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interr
     request.n_data = submit->n_data;
     request.data = list;
     request.min_nodes = submit->job.nodes.min;
+    request.start_nodes = submit->start_nodes;
     request.max_nodes = submit->job.nodes.max;
     request.memory_bytes = submit->memory_bytes;
     request.model_bytes = submit->model_bytes;

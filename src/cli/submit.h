@@ -45,6 +45,7 @@ typedef struct submit {
     submit_resume_t resume;
     char *pinned[SUBMIT_NODES_MAX];
     uint32_t n_pinned;
+    uint32_t start_nodes; /* to begin with; 0: nodes.min */
 } submit_t;
 
 /* Read FILE.yaml, apply the "key=value" overrides and check. All faults are the user's: any status. */

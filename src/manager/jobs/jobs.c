@@ -209,16 +209,16 @@ static bool wishes_gpu(const char *config)
 static sched_job_t wish_of(uint64_t id, const Inspan__V1__SubmitRequest *request)
 {
     bool elastic = !request->abort_on_loss && request->min_nodes <= CONTROL_ELASTIC_MAX;
-    return (sched_job_t){.id = id,
-                         .memory_bytes = request->memory_bytes,
-                         .model_bytes = request->model_bytes,
-                         .gpu = wishes_gpu(request->config),
-                         .min_nodes = request->min_nodes,
-                         .max_nodes = elastic && request->max_nodes > CONTROL_ELASTIC_MAX
-                                          ? CONTROL_ELASTIC_MAX
-                                          : request->max_nodes,
-                         .pinned = (const char *const *)request->pinned,
-                         .n_pinned = (uint32_t)request->n_pinned};
+    return (sched_job_t){
+        .id = id,
+        .memory_bytes = request->memory_bytes,
+        .model_bytes = request->model_bytes,
+        .gpu = wishes_gpu(request->config),
+        .min_nodes = request->start_nodes > request->min_nodes ? request->start_nodes : request->min_nodes,
+        .max_nodes =
+            elastic && request->max_nodes > CONTROL_ELASTIC_MAX ? CONTROL_ELASTIC_MAX : request->max_nodes,
+        .pinned = (const char *const *)request->pinned,
+        .n_pinned = (uint32_t)request->n_pinned};
 }
 
 static sched_node_t offer_of(const fleet_t *fleet, const fleet_node_t *node)
