@@ -330,10 +330,12 @@ void sim_check_weights(sim_t *sim, const sim_worker_t *worker, uint64_t step)
     }
 }
 
-/* N1: a newcomer is complete within a bound. */
+/* N1: a newcomer is complete within a bound. One that wants to go never becomes full: it waits for a view
+ * without it. */
 void sim_check_listens(sim_t *sim, const sim_worker_t *worker)
 {
-    if (worker->commits_in_view > sim->config.buckets + 3 && !worker->full && sim->now > sim->calm)
+    if (worker->commits_in_view > sim->config.buckets + 3 && !worker->full && !worker->leaving &&
+        sim->now > sim->calm)
         sim_broken(sim, "I5",
                    "rank %u listens for %u commits of view %llu and is not full; chunks to copy: %u",
                    worker->slot, worker->commits_in_view, (unsigned long long)worker->entered,

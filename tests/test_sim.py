@@ -72,5 +72,5 @@ def test_planted_bugs_are_found_each_within_its_number_of_seeds():
 
 def test_new_seeds_break_nothing():
     code, result = as_json("--minutes", "0.75", "--jobs", 1)
-    assert code == 0, result
+    assert code == 0, json.dumps(result, indent=1)[:4000]  # whole: the seed is new each time
     assert result["histories"] > 500

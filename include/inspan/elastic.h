@@ -148,6 +148,11 @@ typedef struct inspan_elastic_stats {
     uint64_t recoveries;                    /* views in which members of the one before were missing */
     int64_t recovery_ns, recovery_worst_ns; /* failure known -> next commit: all together, the longest */
 } inspan_elastic_stats_t;
+
+/* Hand over what the ledger has of committed steps now, and not only some 200 ms later. The training thread.
+ */
+INSPAN_API void inspan_elastic_tell_ledger(inspan_elastic_t *elastic);
+
 INSPAN_API void inspan_elastic_stats(const inspan_elastic_t *elastic, inspan_elastic_stats_t *stats);
 
 /* Numbers of the present view's members, increasing; their number. Valid until the next call of next. */

@@ -136,6 +136,7 @@ static void announce(saver_t *saver, uint64_t view)
     if (view <= saver->ready.view) return;
     checkpoint_name(saver->ready.step, name);
     snprintf(saved.folder, sizeof saved.folder, FOLDER "/%s", name);
+    if (saver->options.announcing != NULL) saver->options.announcing(saver->options.owner);
     if (!views->saved(views->context, &saved)) return; /* another time */
     saver->said = (complete_t){.there = true, .step = saver->ready.step, .view = view};
     saver->ready.there = false;

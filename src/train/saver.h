@@ -28,6 +28,10 @@ typedef struct saver_options {
     FILE *out;                  /* lines for people; NULL: none */
     void *context;
     void (*note)(void *context, const char *text); /* what went wrong, for who watches the job; may be NULL */
+    /* Before one is announced: the ledger must reach the manager first, for all workers may die right after
+     * it is registered. May be NULL. */
+    void (*announcing)(void *owner);
+    void *owner;
 } saver_options_t;
 
 /* Takes no memory for a copy yet: only a leader needs it. NO_MEMORY, INVALID (path too long). */

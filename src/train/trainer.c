@@ -63,6 +63,11 @@ static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *e
                              &trainer->optimizer, err);
 }
 
+static void on_announcing(void *owner)
+{
+    inspan_elastic_tell_ledger(((trainer_t *)owner)->elastic);
+}
+
 /* Where checkpoints go, and the one that this training goes on from. */
 static inspan_status_t open_checkpoints(trainer_t *trainer, const trainer_options_t *given,
                                         inspan_error_t *err)
@@ -75,7 +80,9 @@ static inspan_status_t open_checkpoints(trainer_t *trainer, const trainer_option
                                            : UINT32_MAX,
                                .out = given->out,
                                .context = given->hooks.context,
-                               .note = given->hooks.note};
+                               .note = given->hooks.note,
+                               .announcing = on_announcing,
+                               .owner = trainer};
     checkpoint_state_t state;
     checkpoint_config_of(&trainer->job, &trainer->model_config, nn_data_samples(trainer->data),
                          &options.config);

@@ -657,6 +657,11 @@ void inspan_elastic_stats(const inspan_elastic_t *elastic, inspan_elastic_stats_
     stats->views = e->views_seen;
 }
 
+void inspan_elastic_tell_ledger(inspan_elastic_t *e)
+{
+    driver_tell_ledger(e);
+}
+
 uint32_t inspan_elastic_members(const inspan_elastic_t *e, const uint32_t **numbers)
 {
     *numbers = e->numbers;
