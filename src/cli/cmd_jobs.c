@@ -13,10 +13,8 @@ int cmd_jobs(int argc, char **argv)
 {
     place_options_t place = {0};
     bool json = false;
-    const cli_option_t options[] = {OPTION_MANAGER(&place), OPTION_TOKEN(&place), OPTION_DIR(&place),
-                                    OPTION_JSON(&json)};
     cli_operands_t operands;
-    int code = cli_parse(argc, argv, options, COUNT_OF(options), 0, 0, &operands);
+    int code = common_parse(argc, argv, 0, 0, &place, &json, &operands);
     if (code >= 0) return code;
 
     inspan_error_t err = {0};
@@ -124,10 +122,8 @@ int cmd_cancel(int argc, char **argv)
 {
     place_options_t place = {0};
     bool json = false;
-    const cli_option_t options[] = {OPTION_MANAGER(&place), OPTION_TOKEN(&place), OPTION_DIR(&place),
-                                    OPTION_JSON(&json)};
     cli_operands_t operands;
-    int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
+    int code = common_parse(argc, argv, 1, 1, &place, &json, &operands);
     if (code >= 0) return code;
     return one_job(&place, operands.items[0], json, client_cancel, show_cancelled);
 }

@@ -12,10 +12,8 @@ static int one_node(int argc, char **argv, const char *method, const char *said)
 {
     place_options_t place = {0};
     bool json = false;
-    const cli_option_t options[] = {OPTION_MANAGER(&place), OPTION_TOKEN(&place), OPTION_DIR(&place),
-                                    OPTION_JSON(&json)};
     cli_operands_t operands;
-    int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
+    int code = common_parse(argc, argv, 1, 1, &place, &json, &operands);
     if (code >= 0) return code;
 
     inspan_error_t err = {0};
@@ -85,10 +83,8 @@ int cmd_backup(int argc, char **argv)
 {
     place_options_t place = {0};
     bool json = false;
-    const cli_option_t options[] = {OPTION_MANAGER(&place), OPTION_TOKEN(&place), OPTION_DIR(&place),
-                                    OPTION_JSON(&json)};
     cli_operands_t operands;
-    int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
+    int code = common_parse(argc, argv, 1, 1, &place, &json, &operands);
     if (code >= 0) return code;
 
     inspan_error_t err = {0};

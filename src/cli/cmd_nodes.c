@@ -6,10 +6,8 @@ int cmd_nodes(int argc, char **argv)
 {
     place_options_t place = {0};
     bool json = false;
-    const cli_option_t options[] = {OPTION_MANAGER(&place), OPTION_TOKEN(&place), OPTION_DIR(&place),
-                                    OPTION_JSON(&json)};
     cli_operands_t operands;
-    int code = cli_parse(argc, argv, options, COUNT_OF(options), 0, 0, &operands);
+    int code = common_parse(argc, argv, 0, 0, &place, &json, &operands);
     if (code >= 0) return code;
 
     inspan_error_t err = {0};

@@ -42,10 +42,8 @@ int cmd_results(int argc, char **argv)
 {
     place_options_t place = {0};
     bool json = false;
-    const cli_option_t options[] = {OPTION_MANAGER(&place), OPTION_TOKEN(&place), OPTION_DIR(&place),
-                                    OPTION_JSON(&json)};
     cli_operands_t operands;
-    int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 2, &operands);
+    int code = common_parse(argc, argv, 1, 2, &place, &json, &operands);
     if (code >= 0) return code;
 
     inspan_error_t err = {0};

@@ -5,6 +5,14 @@
 #include "base/error.h"
 #include "platform/os/os_socket.h"
 
+int common_parse(int argc, char **argv, uint32_t least_operands, uint32_t most_operands,
+                 place_options_t *place, bool *json, cli_operands_t *operands)
+{
+    const cli_option_t options[] = {OPTION_MANAGER(place), OPTION_TOKEN(place), OPTION_DIR(place),
+                                    OPTION_JSON(json)};
+    return cli_parse(argc, argv, options, COUNT_OF(options), least_operands, most_operands, operands);
+}
+
 inspan_status_t common_node_name(const char *name, inspan_error_t *err)
 {
     if (name == NULL || strlen(name) <= PLACE_NODE_MAX) return INSPAN_OK;

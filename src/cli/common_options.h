@@ -55,6 +55,10 @@
 
 #define COUNT_OF(options) (sizeof(options) / sizeof(options)[0])
 
+/* cli_parse of a command that has no options but where the manager is, and --json. */
+int common_parse(int argc, char **argv, uint32_t least_operands, uint32_t most_operands,
+                 place_options_t *place, bool *json, cli_operands_t *operands);
+
 /* Of --name and --address; NULL is fine. INVALID: longer than the manager keeps; no numeric address. */
 inspan_status_t common_node_name(const char *name, inspan_error_t *err);
 inspan_status_t common_address(const char *address, inspan_error_t *err);

@@ -8,12 +8,6 @@
 
 #include "core/step/elastic_rig_test.h"
 
-#define NUMBERS(...)                                                                                         \
-    (sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)), (uint32_t[])                                     \
-    {                                                                                                        \
-        __VA_ARGS__                                                                                          \
-    }
-
 static void other_settings_are_named(void **state)
 {
     (void)state;

@@ -7,23 +7,6 @@
 
 #include "core/step/elastic_rig_test.h"
 
-#define NUMBERS(...)                                                                                         \
-    (sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)), (uint32_t[])                                     \
-    {                                                                                                        \
-        __VA_ARGS__                                                                                          \
-    }
-
-static void assert_set(elastic_set_t set, uint64_t low)
-{
-    assert_int_equal(set.words[0], low);
-    assert_int_equal(set.words[1] | set.words[2] | set.words[3], 0);
-}
-
-static elastic_event_t computed(uint32_t lease, uint32_t n)
-{
-    return (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = lease, .n = n};
-}
-
 /* ---- leaving ---- */
 
 static void a_leaver_goes_at_the_next_commit(void **state)

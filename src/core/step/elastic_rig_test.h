@@ -68,4 +68,14 @@ const elastic_action_t *rig_last(const rig_t *rig, uint32_t number,
                                  elastic_action_type_t type); /* NULL: none */
 elastic_t *rig_member(rig_t *rig, uint32_t number);
 
+/* How many, and the numbers: two arguments. */
+#define NUMBERS(...)                                                                                         \
+    (sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)), (uint32_t[])                                     \
+    {                                                                                                        \
+        __VA_ARGS__                                                                                          \
+    }
+
+void assert_set(elastic_set_t set, uint64_t low); /* exactly these, all below 64 */
+elastic_event_t computed(uint32_t lease, uint32_t n);
+
 #endif

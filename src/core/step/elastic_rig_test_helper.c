@@ -219,3 +219,14 @@ const elastic_action_t *rig_last(const rig_t *rig, uint32_t number, elastic_acti
         if (rig->done[i].number == number && rig->done[i].action.type == type) return &rig->done[i].action;
     return NULL;
 }
+
+void assert_set(elastic_set_t set, uint64_t low)
+{
+    assert_int_equal(set.words[0], low);
+    assert_int_equal(set.words[1] | set.words[2] | set.words[3], 0);
+}
+
+elastic_event_t computed(uint32_t lease, uint32_t n)
+{
+    return (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = lease, .n = n};
+}

@@ -542,9 +542,7 @@ inspan_status_t local_decode_ready(const uint8_t *body, size_t n, uint64_t *view
 
 inspan_status_t local_decode_left(const uint8_t *body, size_t n, uint64_t *view)
 {
-    reader_t r = {.bytes = body, .n = n};
-    *view = get_uint(&r, 8);
-    return finish(&r);
+    return local_decode_ready(body, n, view); /* a view alone, too */
 }
 
 inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full)
