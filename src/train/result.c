@@ -2,7 +2,6 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "platform/os/os_time.h"
@@ -10,13 +9,8 @@
 #include "worker/views.h"
 
 #define RESULT_FOLDER "out"
-#define ANSWER_PERIOD (10 * NS_PER_MS)  /* an answer takes as long as the files take to travel */
 #define ANSWER_BOUND  (3600 * NS_PER_S) /* as the others wait; the manager may be away */
-
-static void pause_for_answer(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = ANSWER_PERIOD}, NULL);
-}
+#define NEWS_BOUND    (100 * NS_PER_MS) /* of a view that the manager has announced already */
 
 static inspan_status_t write_once(result_t *result, const trainer_t *trainer, inspan_error_t *err)
 {
@@ -31,25 +25,29 @@ static inspan_status_t write_once(result_t *result, const trainer_t *trainer, in
 
 /* Until then another member must be able to do it again. Whoever stops this worker changes its views.
  * PENDING: they have changed. */
-static inspan_status_t await_answer(const trainer_t *trainer, ns_t until, worker_registered_t *answer,
-                                    inspan_error_t *err)
+static inspan_status_t await_answer(const trainer_t *trainer, const inspan_views_t *views, ns_t until,
+                                    worker_registered_t *answer, inspan_error_t *err)
 {
     while (!trainer_answer(trainer, answer) || !answer->result) {
         if (trainer_view_changed(trainer)) return INSPAN_PENDING;
         if (os_now() > until)
             return error_set(err, INSPAN_TIMEOUT, "the result was not stored and registered within %.0f s",
                              ns_to_s(ANSWER_BOUND));
-        pause_for_answer();
+        views->await(views->context, until);
     }
     return INSPAN_OK;
 }
 
-static inspan_status_t say(const trainer_t *trainer, const inspan_views_t *views, const local_saved_t *saved)
+static inspan_status_t say(const trainer_t *trainer, const inspan_views_t *views, ns_t until,
+                           const local_saved_t *saved, inspan_error_t *err)
 {
     worker_registered_t ignored;
     while (!views->saved(views->context, saved)) { /* earlier ones wait for their answers */
         if (trainer_view_changed(trainer)) return INSPAN_PENDING;
-        if (!trainer_answer(trainer, &ignored)) pause_for_answer();
+        if (os_now() > until)
+            return error_set(err, INSPAN_TIMEOUT, "earlier checkpoints were not registered within %.0f s",
+                             ns_to_s(ANSWER_BOUND));
+        if (!trainer_answer(trainer, &ignored)) views->await(views->context, until);
     }
     return INSPAN_OK;
 }
@@ -67,13 +65,13 @@ inspan_status_t result_save(result_t *result, const trainer_t *trainer, const in
     inspan_status_t status = write_once(result, trainer, err);
     while (status == INSPAN_OK) {
         worker_registered_t answer = {.status = INSPAN_OK};
-        status = say(trainer, views, &saved);
-        if (status == INSPAN_OK) status = await_answer(trainer, until, &answer, err);
+        status = say(trainer, views, until, &saved, err);
+        if (status == INSPAN_OK) status = await_answer(trainer, views, until, &answer, err);
         if (status != INSPAN_OK || answer.status == INSPAN_OK) break;
         if (trainer_view_changed(trainer)) return INSPAN_PENDING;
         if (answer.status != INSPAN_ABORTED)
             return error_set(err, answer.status, "the result could not be registered: %s", answer.text);
-        pause_for_answer();
+        views->await(views->context, os_now() + NEWS_BOUND);
     }
     return status;
 }

@@ -4,17 +4,16 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
-#define FOLDER        "checkpoints"    /* in the worker's */
-#define ANSWER_PERIOD (10 * NS_PER_MS) /* an answer takes as long as the files take to travel */
-#define FINISH_BOUND  (600 * NS_PER_S) /* a large one on a slow disk and link */
-#define NOTE_SIZE     (INSPAN_ERROR_TEXT + 80)
+#define FOLDER       "checkpoints"     /* in the worker's */
+#define WRITE_LOOK   (200 * NS_PER_MS) /* while the disk is waited for: have the views changed? */
+#define FINISH_BOUND (600 * NS_PER_S)  /* a large one on a slow disk and link */
+#define NOTE_SIZE    (INSPAN_ERROR_TEXT + 80)
 
 /* A checkpoint that is complete on the disk and not registered. */
 typedef struct complete {
@@ -193,6 +192,7 @@ inspan_status_t saver_finish(saver_t *saver, uint64_t view)
     const inspan_views_t *views = saver->options.views;
     const ns_t end = os_now() + FINISH_BOUND;
     for (;;) {
+        checkpoint_result_t result;
         look(saver, view);
         const bool due = saver->ready.there && saver->committed >= saver->ready.step;
         if (!saver->writing && !saver->said.there && !due) return INSPAN_OK;
@@ -201,6 +201,9 @@ inspan_status_t saver_finish(saver_t *saver, uint64_t view)
             complain(saver, "the last checkpoint was given up: it was not written and registered in time");
             return INSPAN_OK;
         }
-        nanosleep(&(struct timespec){.tv_nsec = ANSWER_PERIOD}, NULL);
+        if (!saver->writing)
+            views->await(views->context, end);
+        else if (checkpoint_wait(saver->writer, WRITE_LOOK, &result))
+            take_result(saver, &result);
     }
 }

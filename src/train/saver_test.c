@@ -63,6 +63,15 @@ static bool on_registered(void *context, worker_registered_t *answer)
     return true;
 }
 
+/* Nobody else is there who could answer: the views change instead. */
+static void on_await(void *context, ns_t until)
+{
+    scene_t *scene = context;
+    (void)until;
+    assert_int_equal(scene->taken, scene->n_answers);
+    scene->changed = true;
+}
+
 static void on_note(void *context, const char *text)
 {
     scene_t *scene = context;
@@ -101,8 +110,11 @@ static int set_up(void **state)
     if (mkdtemp(scene->folder) == NULL) return -1;
     training_open(&scene->training);
     scene->training.config.optimizer.steps = STEPS;
-    scene->views = (inspan_views_t){
-        .context = scene, .changed = on_changed, .saved = on_saved, .registered = on_registered};
+    scene->views = (inspan_views_t){.context = scene,
+                                    .changed = on_changed,
+                                    .saved = on_saved,
+                                    .registered = on_registered,
+                                    .await = on_await};
     return 0;
 }
 

@@ -101,6 +101,13 @@ void outbox_registered(inspan_worker_t *worker, const local_registered_t *regist
     }
 }
 
+bool outbox_has_answer(const inspan_worker_t *worker)
+{
+    for (uint32_t i = 0; i < worker->n_artifacts; i++)
+        if (worker->artifacts[i].answered) return true;
+    return false;
+}
+
 bool outbox_answer(inspan_worker_t *worker, worker_registered_t *answer)
 {
     for (uint32_t i = 0; i < worker->n_artifacts; i++) {

@@ -141,6 +141,7 @@ int32_t views_dense(const local_view_t *view, int32_t number);          /* -1: n
 void outbox_ledger(inspan_worker_t *worker, const local_ledger_t *span);
 bool outbox_saved(inspan_worker_t *worker, const local_saved_t *saved);
 void outbox_registered(inspan_worker_t *worker, const local_registered_t *registered);
+bool outbox_has_answer(const inspan_worker_t *worker);
 bool outbox_answer(inspan_worker_t *worker, worker_registered_t *answer);
 void outbox_send(inspan_worker_t *worker); /* what of the ledger is unsent, as far as there is room */
 bool outbox_is_sent(const inspan_worker_t *worker);

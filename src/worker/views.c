@@ -51,6 +51,7 @@ static void give_up_opening(inspan_worker_t *worker)
 
 void views_wake(inspan_worker_t *worker)
 {
+    os_cond_broadcast(&worker->changed);
     if (worker->wake != NULL) worker->wake(worker->wake_argument);
 }
 
@@ -354,11 +355,21 @@ static bool source_registered(void *context, worker_registered_t *answer)
     return answered;
 }
 
+static void source_await(void *context, ns_t until)
+{
+    inspan_worker_t *worker = context;
+    pthread_mutex_lock(&worker->mutex);
+    while (!outbox_has_answer(worker) && !atomic_load(&worker->view_changed) &&
+           os_cond_wait_until(&worker->changed, &worker->mutex, until)) {
+    }
+    pthread_mutex_unlock(&worker->mutex);
+}
+
 void views_fill(inspan_worker_t *worker)
 {
-    worker->views =
-        (inspan_views_t){worker,      source_next, source_changed, source_watch, source_leaving,
-                         source_left, source_full, source_ledger,  source_saved, source_registered};
+    worker->views = (inspan_views_t){worker,         source_next,       source_changed, source_watch,
+                                     source_leaving, source_left,       source_full,    source_ledger,
+                                     source_saved,   source_registered, source_await};
 }
 
 void views_close(inspan_worker_t *worker)

@@ -2,7 +2,7 @@
  * Where the step driver gets its views from, and whom it tells what became of them. The worker's session is
  * one (inspan_worker_views); tests have their own.
  *
- * All calls but `changed` and `leaving` come from one thread, the driver's. Only `next` blocks.
+ * All calls but `changed` and `leaving` come from one thread, the driver's. Only `next` and `await` block.
  */
 #ifndef WORKER_VIEWS_H
 #define WORKER_VIEWS_H
@@ -71,6 +71,8 @@ struct inspan_views {
     bool (*saved)(void *context, const local_saved_t *saved);
     bool (*registered)(void *context,
                        worker_registered_t *answer); /* the oldest answer not taken; false: none */
+    /* Sleep until there is an answer to take, or `changed`; at most until `until`. */
+    void (*await)(void *context, ns_t until);
 };
 
 #endif
