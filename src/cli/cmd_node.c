@@ -104,6 +104,7 @@ int cmd_backup(int argc, char **argv)
     code = CLI_EXIT_OK;
     if (status != INSPAN_OK) {
         code = cli_fail(&err, json);
+        if (status == INSPAN_IO) code = CLI_EXIT_USER; /* the disk here, not the cluster */
     } else if (json) {
         json_t *object = json_object();
         json_set_string(object, "path", path);

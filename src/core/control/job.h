@@ -206,6 +206,7 @@ typedef struct control_job {
     uint32_t in_a_row;
     ns_t counted_at; /* the last loss that counted */
     ns_t issued_at, join_at, again_at;
+    ns_t stuck_at;         /* since when nobody is known to have the whole model; 0: somebody is */
     control_view_t before; /* the view before `members`, should that one not be stored */
 } control_job_t;
 

@@ -168,7 +168,7 @@ static void issue(control_job_t *job, const control_view_t *next, const char *ou
     job->members.number = job->view = ++job->last_view; /* one that could not be stored is not used again */
     forget_blames(job);
     job->changed = job->retry = job->waiting = false;
-    job->join_at = 0;
+    job->join_at = job->stuck_at = 0;
     job->issued_at = now;
     job->reason[0] = '\0';
     if (job->state == CONTROL_STARTING) job->deadline = now + job->limits.start;
@@ -248,6 +248,13 @@ static void wait_for_nodes(control_job_t *job, uint32_t n, ns_t now)
 
 /* ---- The first view of a lineage */
 
+static void did_not_start(control_job_t *job, uint32_t r, ns_t now)
+{
+    inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
+    snprintf(cause.text, sizeof cause.text, "it did not start within %.0f s", ns_to_s(job->limits.start));
+    control_views_lost(job, r, &cause, now);
+}
+
 static void late_starters(control_job_t *job, uint32_t bound, ns_t now)
 {
     bool late = false;
@@ -263,9 +270,7 @@ static void late_starters(control_job_t *job, uint32_t bound, ns_t now)
     for (uint32_t r = 0; r < job->world && control_is_open(job); r++) {
         const control_rank_t *rank = &job->ranks[r];
         if (control_is_gone(rank) || rank->state >= CONTROL_RANK_BOUND || now < rank->until) continue;
-        inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
-        snprintf(cause.text, sizeof cause.text, "it did not start within %.0f s", ns_to_s(job->limits.start));
-        control_views_lost(job, r, &cause, now);
+        did_not_start(job, r, now);
     }
 }
 
@@ -311,9 +316,7 @@ static void drop_late_newcomers(control_job_t *job, ns_t now)
     for (uint32_t r = 0; r < job->world; r++) {
         if (!joins(job, r) || job->ranks[r].state >= CONTROL_RANK_BOUND || now < job->ranks[r].until)
             continue;
-        inspan_cause_t cause = {.status = INSPAN_TIMEOUT, .rank = (int32_t)r, .noticed_by = -1};
-        snprintf(cause.text, sizeof cause.text, "it did not start within %.0f s", ns_to_s(job->limits.start));
-        control_views_lost(job, r, &cause, now);
+        did_not_start(job, r, now);
     }
 }
 
@@ -337,6 +340,16 @@ static bool join_due(control_job_t *job, ns_t now)
 
 /* ---- The next view */
 
+/* Nobody who is left is known to have the whole model. That one has may still be on its way here: a newcomer
+ * has just become full, or the agents have not all come back to a manager that was away. */
+static bool nobody_has_it(control_job_t *job, const control_view_t *left, ns_t now)
+{
+    for (uint32_t i = 0; i < left->n; i++)
+        if (!job->ranks[left->members[i]].attached) return false; /* it comes back, or is lost */
+    if (job->stuck_at == 0) job->stuck_at = now;
+    return left->n == 0 || now - job->stuck_at >= job->limits.settle;
+}
+
 static void issue_next(control_job_t *job, ns_t now)
 {
     control_view_t next = {0};
@@ -348,9 +361,10 @@ static void issue_next(control_job_t *job, ns_t now)
         next.members[next.n++] = r;
     }
     if (!full) {
-        new_lineage(job, now);
+        if (nobody_has_it(job, &next, now)) new_lineage(job, now);
         return;
     }
+    job->stuck_at = 0;
     uint32_t old = next.n;
     add_newcomers(job, &next);
     if (next.n < job->min_nodes && !job->has_result) { /* once it is there, who is left may end it */

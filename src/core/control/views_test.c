@@ -385,6 +385,28 @@ static void the_end_does_not_wait_for_a_newcomer(void **state)
     end(&w);
 }
 
+/* A newcomer becomes full by a commit, and its word may come after the end of the one it has it from: what is
+ * committed must not be undone then. */
+static void who_has_just_become_full_goes_on(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 1, 1, 2);
+    assert_int_equal(grow(&w, 1), INSPAN_OK);
+    tell(&w, 1, CONTROL_RANK_BOUND);
+    pass(&w, S);
+    open_view(&w);
+    killed(&w, 0);
+    assert_int_equal(w.job.view, 2);
+    w.processes[1].full = true;
+    tell(&w, 1, CONTROL_RANK_RUNNING);
+    assert_int_equal(w.job.view, 3);
+    assert_int_equal(w.job.members.n, 1);
+    assert_false(w.job.members.first);
+    assert_int_equal(w.kills[1], 0);
+    end(&w);
+}
+
 static void nobody_left_begins_a_new_lineage(void **state)
 {
     (void)state;
@@ -395,7 +417,9 @@ static void nobody_left_begins_a_new_lineage(void **state)
     tell(&w, 1, CONTROL_RANK_BOUND);
     pass(&w, S);
     assert_int_equal(w.job.view, 2);
-    killed(&w, 0); /* the newcomer has no whole model yet */
+    killed(&w, 0); /* the newcomer has no whole model yet, as far as is known */
+    assert_int_equal(w.job.view, 2);
+    pass(&w, S / 2);
     assert_int_equal(w.job.view, 3);
     assert_int_equal(w.job.members.n, 0); /* the fence: nothing of the old lineage is registered any more */
     assert_int_equal(w.kills[1], 1);
@@ -583,6 +607,7 @@ int main(void)
         cmocka_unit_test(an_old_left_is_void),
         cmocka_unit_test(a_leaver_waits_for_the_word_of_who_takes_over),
         cmocka_unit_test(the_end_does_not_wait_for_a_newcomer),
+        cmocka_unit_test(who_has_just_become_full_goes_on),
         cmocka_unit_test(nobody_left_begins_a_new_lineage),
         cmocka_unit_test(a_result_that_cannot_be_saved_ends_the_job),
         cmocka_unit_test(a_restarted_manager_knows_who_could_not_save),
