@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -238,6 +239,46 @@ static void what_is_pending_ends_with_the_communicator(void **state)
     pthread_barrier_destroy(&met);
 }
 
+/* Who is woken by an operation's end, before its callback has returned, finds it ended: a leader that hears
+ * so of the job's end must not take its own last operation for a pending one, and break the others' view. */
+typedef struct slow_teller {
+    pthread_barrier_t told;
+    atomic_bool returned;
+} slow_teller_t;
+
+static void tell_slowly(void *context, exchange_kind_t kind, uint32_t index, inspan_status_t status)
+{
+    slow_teller_t *teller = context;
+    (void)kind, (void)index, (void)status;
+    pthread_barrier_wait(&teller->told);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
+    atomic_store(&teller->returned, true);
+}
+
+static void slow_rank(inspan_comm_t *comm, uint32_t rank, void *context)
+{
+    (void)rank, (void)context;
+    slow_teller_t teller = {.returned = false};
+    exchange_t *exchange = NULL;
+    ddp_buckets_t buckets = open_buckets(INSPAN_FP32, 0);
+    pthread_barrier_init(&teller.told, NULL, 2);
+    assert_int_equal(exchange_open(&buckets, tell_slowly, &teller, &exchange), INSPAN_OK);
+    exchange_attach(exchange, comm);
+    assert_int_equal(exchange_reduce(exchange, 0), INSPAN_OK);
+    pthread_barrier_wait(&teller.told);
+    assert_int_equal(exchange_drain(exchange, 0), INSPAN_OK);
+    assert_true(atomic_load(&teller.returned));
+    exchange_close(exchange);
+    ddp_buckets_close(&buckets);
+    pthread_barrier_destroy(&teller.told);
+}
+
+static void an_operation_has_ended_when_its_callback_runs(void **state)
+{
+    (void)state;
+    loopback_world_run(2, slow_rank, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +288,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(buckets_are_reduced_and_passed),
         cmocka_unit_test(what_is_pending_ends_with_the_communicator),
+        cmocka_unit_test(an_operation_has_ended_when_its_callback_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* Lock: `lock` guards the free list and the count of pending operations; nothing is called while it is held.
- */
+/* Lock: `lock` guards the free list and the counts; nothing is called while it is held. */
 #include "ddp/exchange.h"
 
 #include <stdlib.h>
@@ -23,7 +22,8 @@ struct exchange {
     pthread_mutex_t lock;
     os_cond_t idle;
     slot_t *free;
-    uint32_t used, pending; /* slots; operations whose callback is not through */
+    uint32_t used, pending; /* slots; operations that have not ended */
+    uint32_t telling;       /* callbacks that are not through */
     uint64_t reduced_bytes;
     slot_t slots[EXCHANGE_MAX];
 };
@@ -94,15 +94,30 @@ static void give_slot(slot_t *slot)
     pthread_mutex_unlock(&exchange->lock);
 }
 
-static void settle(exchange_t *exchange)
+static bool is_idle(const exchange_t *exchange)
+{
+    return exchange->pending + exchange->telling == 0;
+}
+
+/* It has ended, or never began; its callback may still have to be called. */
+static void settle(exchange_t *exchange, bool tells)
 {
     pthread_mutex_lock(&exchange->lock);
-    if (--exchange->pending == 0) os_cond_broadcast(&exchange->idle);
+    exchange->pending--;
+    exchange->telling += tells;
+    if (is_idle(exchange)) os_cond_broadcast(&exchange->idle);
     pthread_mutex_unlock(&exchange->lock);
 }
 
-/* Who is woken by the callback finds room. What it does is done before the operation counts as no longer
- * pending. */
+static void told(exchange_t *exchange)
+{
+    pthread_mutex_lock(&exchange->lock);
+    exchange->telling--;
+    if (is_idle(exchange)) os_cond_broadcast(&exchange->idle);
+    pthread_mutex_unlock(&exchange->lock);
+}
+
+/* Who is woken by the callback finds room, and an operation that has ended. */
 static void on_done(void *context, inspan_status_t status)
 {
     slot_t *slot = context;
@@ -115,8 +130,9 @@ static void on_done(void *context, inspan_status_t status)
         pthread_mutex_unlock(&exchange->lock);
     }
     give_slot(slot);
+    settle(exchange, true);
     exchange->done(exchange->context, kind, index, status);
-    settle(exchange);
+    told(exchange);
 }
 
 static inspan_status_t started(exchange_t *exchange, slot_t *slot, inspan_status_t status, inspan_op_t *op)
@@ -125,7 +141,7 @@ static inspan_status_t started(exchange_t *exchange, slot_t *slot, inspan_status
         comm_op_on_done(op, on_done, slot);
     } else {
         give_slot(slot);
-        settle(exchange);
+        settle(exchange, false);
     }
     return status;
 }
@@ -203,6 +219,7 @@ inspan_status_t exchange_drain(exchange_t *exchange, int64_t timeout_ns)
     while (exchange->pending > 0 && os_cond_wait_until(&exchange->idle, &exchange->lock, until)) {
     }
     const bool idle = exchange->pending == 0;
+    while (idle && exchange->telling > 0) os_cond_wait(&exchange->idle, &exchange->lock);
     pthread_mutex_unlock(&exchange->lock);
     return idle ? INSPAN_OK : INSPAN_TIMEOUT;
 }

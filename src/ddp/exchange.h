@@ -48,7 +48,8 @@ inspan_status_t exchange_receive(exchange_t *exchange, void *data, uint64_t coun
 /* Sum of small tables over all members: every member's row in the caller's `in`, all rows in `out`. */
 inspan_status_t exchange_compare(exchange_t *exchange, const uint64_t *in, uint64_t *out, uint64_t count);
 
-/* Wait until nothing is pending. TIMEOUT. */
+/* Wait until nothing is pending: TIMEOUT. What has ended in time is also told before this returns, however
+ * long `done` takes. */
 inspan_status_t exchange_drain(exchange_t *exchange, int64_t timeout_ns);
 
 uint64_t exchange_bytes(exchange_t *exchange); /* reduced so far, of this member */

@@ -9,7 +9,8 @@
 #include "platform/os/os_time.h"
 #include "worker/driver_internal.h"
 
-#define COMPARE_BOUND (600 * NS_PER_S) /* peers that load slowly; lost ones are noticed much sooner */
+#define COMPARE_BOUND   (600 * NS_PER_S) /* peers that load slowly; lost ones are noticed much sooner */
+#define LAST_COPY_BOUND NS_PER_S
 
 /* ---- What the I/O thread says ---------------------------------------------------------------- */
 
@@ -60,7 +61,8 @@ void driver_detach(inspan_elastic_t *e)
     driver_tell_ledger(e);
     comm_set_message_handler(comm, NULL, NULL);
     comm_remove_failure_handler(comm, on_failure, e);
-    if (exchange_drain(e->exchange, 0) != INSPAN_OK) {
+    /* At the end others may still have to hear of it: a copy in flight is awaited rather than broken off. */
+    if (exchange_drain(e->exchange, e->ended ? LAST_COPY_BOUND : 0) != INSPAN_OK) {
         /* No rank is at fault: no one is to be blamed. */
         inspan_cause_t cause = {
             .status = INSPAN_ABORTED, .rank = -1, .noticed_by = (int32_t)e->rank, .operation = "view"};
