@@ -1,0 +1,29 @@
+/* Shared by the files of the pace model. */
+#ifndef PARTITION_PACE_INTERNAL_H
+#define PARTITION_PACE_INTERNAL_H
+
+#include "core/partition/pace.h"
+
+/* Work of a block in samples: what its time is divided by to give the level. */
+double pace_units(const pace_model_t *m, const pace_block_t *block);
+
+/* Log level of blocks [from, to) of the window; at least one. */
+double pace_level(const pace_model_t *m, uint32_t from, uint32_t to);
+
+/* Runs of this size would teach something new: it is far from all sizes that are known. */
+bool pace_is_new_size(const pace_model_t *m, uint32_t samples);
+
+/* What a closed block teaches about the shape; the level must be known. */
+void pace_learn_size(pace_model_t *m, const pace_block_t *block, uint32_t samples);
+void pace_learn_excess(pace_model_t *m, const pace_block_t *block);
+
+/* Relative uncertainty that the excess adds to a block of last runs. */
+double pace_excess_noise(const pace_model_t *m, const pace_block_t *block);
+
+/* Moves all levels (log) that the model holds: the unit has changed. */
+void pace_shift(pace_model_t *m, double shift);
+
+/* Median of n <= PACE_EXTRAS values; 0: none. */
+double pace_median(const double *values, uint32_t n);
+
+#endif
