@@ -66,6 +66,8 @@ static void note_commit(inspan_elastic_t *e)
     const elastic_set_t dropped = elastic_dropped(e->machine);
     if (e->voted_at != 0) e->stats.commit_ns += os_now() - e->voted_at; /* else: with this very vote */
     e->voted_at = e->broken_at = 0;
+    log_debug("step %" PRIu64 ": committed in view %" PRIu64 ", %" PRIu64 " samples again so far",
+              elastic_step(e->machine), elastic_view(e->machine), e->stats.samples_recomputed);
     memset(commit, 0, sizeof *commit);
     commit->light = elastic_light(e->machine);
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++)
@@ -94,10 +96,23 @@ static void perform(void *context, const elastic_action_t *action)
     push_todo(e, action);
 }
 
+/* Lines by which a measurement sees in which phase of a step a worker was: bench/phases.py reads them. */
+static void note_phase(inspan_elastic_t *e, elastic_phase_t before)
+{
+    const elastic_phase_t phase = elastic_phase(e->machine);
+    if (before == ELASTIC_RECONCILE && (phase == ELASTIC_RUN || phase == ELASTIC_DONE))
+        log_debug("view %" PRIu64 ": decided, step %" PRIu64 " goes on", elastic_view(e->machine),
+                  elastic_step(e->machine));
+    if (e->voted_at != 0 || !elastic_voted(e->machine)) return;
+    e->voted_at = os_now();
+    log_debug("step %" PRIu64 ": voted in view %" PRIu64, elastic_step(e->machine), elastic_view(e->machine));
+}
+
 inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *event)
 {
+    const elastic_phase_t before = elastic_phase(e->machine);
     const inspan_status_t status = elastic_handle(e->machine, event);
-    if (e->voted_at == 0 && elastic_voted(e->machine)) e->voted_at = os_now();
+    note_phase(e, before);
     if (status == INSPAN_PENDING) { /* each view has a communicator of its own: cannot be */
         inspan_error_t err;
         error_set(&err, INSPAN_INTERNAL,
@@ -277,6 +292,8 @@ static bool start_operation(inspan_elastic_t *e, const driver_todo_t *todo)
     if (e->comm == NULL) return true;
     if (todo->type == ELASTIC_DO_REDUCE) {
         if (exchange_room(e->exchange) <= ROOM_KEPT) return false;
+        log_debug("step %" PRIu64 ": bucket %u is reduced in view %" PRIu64, todo->step, todo->bucket,
+                  e->view);
         status = exchange_reduce(e->exchange, todo->bucket);
     } else if (todo->type == ELASTIC_DO_PASS) {
         status = exchange_pass(e->exchange, todo->bucket, todo->peer);
@@ -459,6 +476,8 @@ static bool take_run(inspan_elastic_t *e, inspan_work_t *work)
     e->misuse.status = INSPAN_OK;
     e->open = *work;
     e->has_open = true;
+    log_debug("step %" PRIu64 ": computes %" PRIu64 " samples in view %" PRIu64, work->step, work->samples,
+              e->view);
     return true;
 }
 
@@ -494,6 +513,8 @@ inspan_status_t inspan_elastic_computed(inspan_elastic_t *e, const inspan_tally_
                               tally->evaluation_right};
     if (work.light) ddp_buckets_mark(&e->buckets, work.first_lease, work.leases, e->stats.number);
     ddp_buckets_add(&e->buckets, &sums);
+    log_debug("step %" PRIu64 ": computed %" PRIu64 " samples in view %" PRIu64, work.step, work.samples,
+              e->view);
     const elastic_event_t event = {.type = ELASTIC_EV_COMPUTED, .lease = work.first_lease, .n = work.leases};
     feed(e, &event);
     e->has_open = false;

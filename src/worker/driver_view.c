@@ -25,9 +25,9 @@ static void on_message(void *context, uint32_t from, const void *data, size_t by
 
 static void on_failure(void *context, const inspan_cause_t *cause)
 {
-    (void)cause;
     inspan_elastic_t *e = context;
     const elastic_event_t event = {.type = ELASTIC_EV_BROKEN, .view = e->view};
+    log_debug("view %" PRIu64 ": broken: %s", e->view, cause->text);
     pthread_mutex_lock(&e->lock);
     if (e->broken_at == 0) e->broken_at = os_now();
     driver_feed(e, &event);
@@ -210,6 +210,7 @@ inspan_status_t driver_enter_view(inspan_elastic_t *e, inspan_error_t *err)
                          view.world, ELASTIC_MEMBERS_MAX);
     if (e->machine == NULL) status = driver_open_machine(e, view.numbers[view.rank], err);
     if (status != INSPAN_OK) return status;
+    log_debug("view %" PRIu64 ": entered as rank %u of %u", view.number, view.numbers[view.rank], view.world);
     note_losses(e, &view, since);
     e->view = view.number;
     e->views_seen++;
