@@ -11,7 +11,7 @@ import pytest
 
 from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, USER_ERROR, wait_for
 
-COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "results", "generate", "bench", "version"]
+COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "results", "generate", "bench", "lab", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
 
@@ -66,6 +66,13 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["join", "a b", "--token", "t"], "is no address"),
     (["join", "host", "--token", "two words"], "copy it again"),
     (["generate", "no-such-folder"], "no-such-folder"),
+    (["lab", "list"], "there are lab show and lab set"),
+    (["lab", "set", "--cpu", "0.3"], "which node?"),
+    (["lab", "set", "node-1"], "give --cpu C, --link R or both"),
+    (["lab", "set", "node-1", "--cpu", "0.3,0.4"], "expected one value"),
+    (["lab", "set", "node-1", "--cpu", "much"], "expected a number from 0.05 to 1024"),
+    (["lab", "set", "node-1", "--link", "fast"], "expected a rate as 1gbit"),
+    (["lab", "show", "--cpu", "1"], "lab show changes nothing"),
 ])
 def test_what_the_user_got_wrong(inspan, words, says):
     result = inspan.run(*words)

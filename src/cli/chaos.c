@@ -1,7 +1,5 @@
 #include "cli/chaos.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "platform/os/os_file.h"
+#include "cli/processes.h"
 
 static const char *const kind_texts[CHAOS_KINDS] = {"worker", "agent", "manager", "freeze", "link"};
 
@@ -41,42 +39,6 @@ inspan_status_t chaos_parse_kinds(const char *text, uint32_t *kinds, inspan_erro
 
 /* ---- Processes ------------------------------------------------------------------------------- */
 
-#define WORDS_MAX 24
-
-typedef struct command_line {
-    char *text;
-    const char *words[WORDS_MAX];
-    uint32_t n;
-} command_line_t;
-
-static bool read_command_line(pid_t pid, command_line_t *line)
-{
-    char path[48];
-    size_t bytes = 0;
-    inspan_error_t unused;
-    memset(line, 0, sizeof *line);
-    snprintf(path, sizeof path, "/proc/%ld/cmdline", (long)pid);
-    if (os_file_read(path, 65536, &line->text, &bytes, &unused) != INSPAN_OK) return false;
-    for (size_t at = 0; at < bytes && line->n < WORDS_MAX; at += strlen(line->text + at) + 1)
-        line->words[line->n++] = line->text + at;
-    return true;
-}
-
-/* The word after "inspan" (and after the laboratory's own), or NULL. */
-static const char *subcommand(const command_line_t *line)
-{
-    uint32_t at = 1;
-    if (line->n > 3 && strcmp(line->words[1], "--enter-lab") == 0) at = 3;
-    return line->n > at ? line->words[at] : NULL;
-}
-
-static const char *folder_word(const command_line_t *line)
-{
-    for (uint32_t i = 1; i < line->n; i++)
-        if (strncmp(line->words[i], "--folder=", 9) == 0) return line->words[i] + 9;
-    return "";
-}
-
 /* Is `path` inside `folder`? */
 static bool is_inside(const char *path, const char *folder)
 {
@@ -84,43 +46,42 @@ static bool is_inside(const char *path, const char *folder)
     return n > 0 && strncmp(path, folder, n) == 0 && path[n] == '/';
 }
 
+typedef struct search {
+    const char *command, *inside;
+    pid_t found;
+} search_t;
+
+static bool is_it(void *context, pid_t pid, const process_line_t *line)
+{
+    search_t *search = context;
+    char root[4096];
+    const char *folder = process_option(line, "folder");
+    snprintf(root, sizeof root, "%s", folder != NULL ? folder : "");
+    if (strcmp(search->command, "manager") == 0) { /* ROOT/manager and ROOT/agents/K */
+        char *slash = strrchr(root, '/');
+        if (slash != NULL) *slash = '\0';
+    }
+    if (is_inside(search->inside, root)) search->found = pid;
+    return search->found == 0;
+}
+
 /* The agent whose folder holds the worker's; or the manager whose state folder holds the agent's. */
 static pid_t find_process(const char *command, const char *inside)
 {
-    DIR *listing = opendir("/proc");
-    pid_t found = 0;
-    while (listing != NULL && found == 0) {
-        const struct dirent *entry = readdir(listing);
-        if (entry == NULL) break;
-        if (!isdigit((unsigned char)entry->d_name[0])) continue;
-        command_line_t line;
-        const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (!read_command_line(pid, &line)) continue;
-        const char *word = subcommand(&line);
-        if (word != NULL && strcmp(word, command) == 0) {
-            char root[4096];
-            snprintf(root, sizeof root, "%s", folder_word(&line));
-            if (strcmp(command, "manager") == 0) { /* ROOT/manager and ROOT/agents/K */
-                char *slash = strrchr(root, '/');
-                if (slash != NULL) *slash = '\0';
-            }
-            if (is_inside(inside, root)) found = pid;
-        }
-        free(line.text);
-    }
-    if (listing != NULL) closedir(listing);
-    return found;
+    search_t search = {.command = command, .inside = inside};
+    process_each(command, is_it, &search);
+    return search.found;
 }
 
 /* The worker's folder if pid is a worker of ours; the caller frees. */
 static char *worker_folder(pid_t pid)
 {
-    command_line_t line;
+    process_line_t line;
     char *folder = NULL;
-    if (pid <= 0 || !read_command_line(pid, &line)) return NULL;
-    const char *word = subcommand(&line);
+    if (pid <= 0) return NULL;
+    const char *word = process_line_read(pid, &line) ? process_command(&line) : NULL;
     if (word != NULL && strcmp(word, "worker") == 0 && line.n > 2) folder = strdup(line.words[line.n - 1]);
-    free(line.text);
+    process_line_free(&line);
     return folder;
 }
 

@@ -61,6 +61,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_job(int argc, char **argv);
 int cmd_jobs(int argc, char **argv);
 int cmd_join(int argc, char **argv);
+int cmd_lab(int argc, char **argv);
 int cmd_logs(int argc, char **argv);
 int cmd_manager(int argc, char **argv);
 int cmd_nodes(int argc, char **argv);

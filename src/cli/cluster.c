@@ -121,7 +121,8 @@ static void describe_agent(cluster_t *cluster, const cluster_options_t *options,
     else if (options->agent_address != NULL)
         add_word(child, "--address=%s", options->agent_address);
     if (options->data_ports != NULL) add_word(child, "--data-ports=%s", options->data_ports);
-    if (cluster->cores[i] > 0) add_word(child, "--cores=%.17g", cluster->cores[i]);
+    /* A quota the agent sees by itself, and as it is at that time: `inspan lab` changes it. */
+    if (cluster->cores[i] > 0 && options->cpu == NULL) add_word(child, "--cores=%.17g", cluster->cores[i]);
 }
 
 /* ---- Folder ---------------------------------------------------------------------------------- */

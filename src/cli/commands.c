@@ -36,6 +36,15 @@ const cli_command_t cli_commands[] = {
      "goodput,\n"
      "and whether the ledger is exact.",
      "  inspan chaos 3 --every 15s --for 30m --kinds worker,freeze --json", cmd_chaos},
+    {"lab", "show [NODE] | set NODE [options]",
+     "Show or change the quotas and links of local machines as they run",
+     "For clusters of this machine that were started with --local N and --cpu or --link, as root; also "
+     "those\n"
+     "of inspan train --local N. A change holds at once, without a word to those that run there: it is what "
+     "a\n"
+     "machine that gets hot, or a cable that goes bad, looks like.",
+     "  inspan lab show\n  inspan lab set node-1 --cpu 0.3\n  inspan lab set node-2 --link 100mbit/400mbit",
+     cmd_lab},
     {"backup", "FILE [options]", "Copy the manager's registry while it is in use", NULL,
      "  inspan backup registry-2026-01-31.db", cmd_backup},
     {"results", "N [FOLDER] [options]", "Fetch what a job has written",

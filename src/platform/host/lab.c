@@ -141,11 +141,23 @@ static inspan_status_t lock_building(int *fd, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-static void remove_tag(const char *tag)
+/* The folder of its groups stands in the lock file: this process may be in another group than the owner was.
+ */
+static void remove_tag(const char *tag, int lock)
 {
-    lab_cpu_t cpu;
+    char parent[LAB_PATH_SIZE];
     lab_net_close(tag);
-    if (lab_cpu_find(&cpu, NULL) == INSPAN_OK) lab_cpu_close(&cpu, tag);
+    const ssize_t length = pread(lock, parent, sizeof parent - 1, 0);
+    if (length <= 0) return;
+    parent[length] = '\0';
+    lab_cpu_close(parent, tag);
+}
+
+static inspan_status_t note_parent(const lab_t *lab, inspan_error_t *err)
+{
+    const size_t length = strlen(lab->cpu.parent);
+    if (pwrite(lab->lock, lab->cpu.parent, length, 0) == (ssize_t)length) return INSPAN_OK;
+    return error_set_errno(err, INSPAN_IO, "laboratory: writing %s/%s", LAB_FOLDER, lab->tag);
 }
 
 /* What owners that died without lab_close have left: their locks are free. */
@@ -160,7 +172,7 @@ static void remove_leftovers(void)
         int fd = lock_file(entry->d_name);
         if (fd < 0) continue;
         log_info("laboratory: removing what %s left behind", entry->d_name);
-        remove_tag(entry->d_name);
+        remove_tag(entry->d_name, fd);
         unlock_file(fd, entry->d_name);
     }
     closedir(folder);
@@ -217,7 +229,9 @@ inspan_status_t lab_probe(bool links, bool cores, inspan_error_t *err)
         if (status != INSPAN_OK) return status;
     }
     lab_cpu_t cpu;
-    return cores ? lab_cpu_find(&cpu, err) : INSPAN_OK;
+    inspan_status_t status = cores ? lab_cpu_find("", &cpu, err) : INSPAN_OK;
+    if (status == INSPAN_OK && cores) status = lab_cpu_enable(&cpu, err);
+    return status;
 }
 
 static inspan_status_t take_tag(lab_t *lab, inspan_error_t *err)
@@ -238,7 +252,9 @@ static inspan_status_t build(lab_t *lab, const lab_options_t *options, inspan_er
     inspan_status_t status = take_tag(lab, err);
     if (status == INSPAN_OK && lab->has_links)
         status = lab_net_open(lab->tag, lab->machines, options->links, &subnet, err);
-    if (status == INSPAN_OK && lab->has_cores) status = lab_cpu_find(&lab->cpu, err);
+    if (status == INSPAN_OK && lab->has_cores) status = lab_cpu_find("", &lab->cpu, err);
+    if (status == INSPAN_OK && lab->has_cores) status = lab_cpu_enable(&lab->cpu, err);
+    if (status == INSPAN_OK && lab->has_cores) status = note_parent(lab, err);
     snprintf(lab->host_address, sizeof lab->host_address, "127.0.0.1");
     if (lab->has_links)
         snprintf(lab->host_address, sizeof lab->host_address, "%u.%u.%u.254", subnet >> 24,
@@ -251,7 +267,9 @@ static inspan_status_t build(lab_t *lab, const lab_options_t *options, inspan_er
             snprintf(lab->addresses[i], sizeof lab->addresses[i], "%u.%u.%u.%u", subnet >> 24,
                      subnet >> 16 & 255, subnet >> 8 & 255, i + 1);
         }
-        if (lab->has_cores) status = lab_cpu_open(&lab->cpu, lab->tag, i, options->cores[i], group, err);
+        if (lab->has_cores) status = lab_cpu_make(&lab->cpu, lab->tag, i, group, err);
+        if (lab->has_cores && status == INSPAN_OK)
+            status = lab_cpu_set(lab->cpu.unified, group, options->cores[i], err);
         snprintf(lab->where[i], sizeof lab->where[i], "%s:%s", name, group);
     }
     return status;
@@ -303,7 +321,7 @@ void lab_close(lab_t *lab)
     if (lab == NULL) return;
     if (lab->lock >= 0) {
         if (lab->has_links) lab_net_close(lab->tag);
-        if (lab->has_cores && lab->cpu.parent[0] != '\0') lab_cpu_close(&lab->cpu, lab->tag);
+        if (lab->has_cores && lab->cpu.parent[0] != '\0') lab_cpu_close(lab->cpu.parent, lab->tag);
         unlock_file(lab->lock, lab->tag);
     }
     free(lab->addresses);

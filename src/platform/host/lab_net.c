@@ -84,17 +84,43 @@ static const char *dotted(uint32_t address, char text[24], const char *suffix)
     return text;
 }
 
-static inspan_status_t shape(const char *namespace_name, const char *device, uint64_t bits_per_s,
-                             inspan_error_t *err)
+/* "tc ACTION dev DEVICE ...", in the namespace if there is one. */
+#define TC_WORDS 20
+static inspan_status_t run_tc(const char *namespace_name, const char *const *action, char *text, size_t size,
+                              inspan_error_t *err)
 {
-    char rate[32];
+    const char *words[TC_WORDS + 1] = {"tc"};
+    uint32_t n = 1;
+    if (namespace_name != NULL) {
+        words[n++] = "-n";
+        words[n++] = namespace_name;
+    }
+    for (uint32_t i = 0; action[i] != NULL && n < TC_WORDS; i++) words[n++] = action[i];
+    return lab_run_output(words, text, size, err);
+}
+
+inspan_status_t lab_net_shape(const char *namespace_name, const char *device, uint64_t bits_per_s,
+                              inspan_error_t *err)
+{
+    char rate[32], text[256];
     if (bits_per_s == 0) return INSPAN_OK;
     snprintf(rate, sizeof rate, "%llubit", (unsigned long long)bits_per_s);
-    if (namespace_name == NULL)
-        return lab_run(err, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst",
-                       "128kb", "latency", "20ms");
-    return lab_run(err, "tc", "-n", namespace_name, "qdisc", "add", "dev", device, "root", "tbf", "rate",
-                   rate, "burst", "128kb", "latency", "20ms");
+    const char *const action[] = {"qdisc", "replace", "dev",   device,    "root", "tbf", "rate",
+                                  rate,    "burst",   "128kb", "latency", "20ms", NULL};
+    return run_tc(namespace_name, action, text, sizeof text, err);
+}
+
+inspan_status_t lab_net_rate(const char *namespace_name, const char *device, uint64_t *bits_per_s,
+                             inspan_error_t *err)
+{
+    char text[1024];
+    const char *const action[] = {"-j", "qdisc", "show", "dev", device, NULL};
+    const inspan_status_t status = run_tc(namespace_name, action, text, sizeof text, err);
+    if (status != INSPAN_OK) return status;
+    static const char key[] = "\"rate\":";
+    const char *shaper = strstr(text, "\"tbf\""), *at = shaper == NULL ? NULL : strstr(shaper, key);
+    *bits_per_s = at == NULL ? 0 : 8 * strtoull(at + strlen(key), NULL, 10); /* JSON has it in bytes */
+    return INSPAN_OK;
 }
 
 static inspan_status_t add_machine(const char *tag, uint32_t machine, const lab_link_t *link, uint32_t subnet,
@@ -113,8 +139,8 @@ static inspan_status_t add_machine(const char *tag, uint32_t machine, const lab_
     if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "addr", "add", address, "dev", "eth0");
     if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "link", "set", "eth0", "up");
     if (status == INSPAN_OK) status = lab_run(err, "ip", "-n", inside, "link", "set", "lo", "up");
-    if (status == INSPAN_OK) status = shape(inside, "eth0", link->up_bits_per_s, err);
-    if (status == INSPAN_OK) status = shape(NULL, outside, link->down_bits_per_s, err);
+    if (status == INSPAN_OK) status = lab_net_shape(inside, "eth0", link->up_bits_per_s, err);
+    if (status == INSPAN_OK) status = lab_net_shape(NULL, outside, link->down_bits_per_s, err);
     return status;
 }
 

@@ -25,7 +25,7 @@ bool lab_find_program(const char *name, char *path, size_t size)
 }
 
 /* Read what the program says until it closes its end; false: it did not before the deadline. */
-static bool read_complaint(int fd, ns_t deadline, char *text, size_t size)
+static bool read_all(int fd, ns_t deadline, char *text, size_t size)
 {
     size_t used = 0;
     bool ended = false;
@@ -60,8 +60,15 @@ static void await_end(os_process_t *process, os_exit_t *result, ns_t deadline)
 
 inspan_status_t lab_run_words(const char *const *words, inspan_error_t *err)
 {
-    char path[64], complaint[256] = "", line[256] = "";
+    char complaint[256];
+    return lab_run_output(words, complaint, sizeof complaint, err);
+}
+
+inspan_status_t lab_run_output(const char *const *words, char *text, size_t size, inspan_error_t *err)
+{
+    char path[64], line[256] = "";
     const char *program = words[0];
+    text[0] = '\0';
     for (size_t i = 0, used = 0; words[i] != NULL && used < sizeof line; i++)
         used += (size_t)snprintf(line + used, sizeof line - used, i > 0 ? " %s" : "%s", words[i]);
     if (!lab_find_program(program, path, sizeof path))
@@ -76,12 +83,11 @@ inspan_status_t lab_run_words(const char *const *words, inspan_error_t *err)
     close(ends[1]);
     if (status == INSPAN_OK) {
         ns_t deadline = os_now() + LAB_BOUND;
-        if (!read_complaint(ends[0], deadline, complaint, sizeof complaint))
-            os_process_signal(&process, SIGKILL);
+        if (!read_all(ends[0], deadline, text, size)) os_process_signal(&process, SIGKILL);
         await_end(&process, &result, deadline);
     }
     close(ends[0]);
     if (status != INSPAN_OK || result.code == 0) return status;
     return error_set(err, INSPAN_IO, "laboratory: \"%s\" failed: %s", line,
-                     complaint[0] != '\0' ? complaint : "no message");
+                     text[0] != '\0' ? text : "no message");
 }

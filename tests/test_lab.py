@@ -1,0 +1,203 @@
+"""The laboratory while it runs: `inspan lab`, and a job among machines as unequal as they come."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from conftest import INSPAN, USER_ERROR, wait_for
+
+JOB = """
+name: mini
+model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}
+data: {kind: text, path: book.txt}
+train: {steps: 20, global_batch: 24, lr: 1e-2, warmup: 2}
+checkpoint: {dir: out}
+"""
+ENDLESS = ["--set", "train.steps=10000000"]
+
+
+@pytest.fixture(autouse=True)
+def temporary(inspan, tmp_path):
+    """Private clusters of this test have their folders apart from those of other programs."""
+    (tmp_path / "t").mkdir()
+    inspan.env["TMPDIR"] = str(tmp_path / "t")
+
+
+@pytest.fixture
+def job(job_file, text_file):
+    return job_file(JOB)
+
+
+@pytest.fixture
+def laboratory(inspan, job):
+    """Skips by name where namespaces or quotas cannot be made."""
+    probe = inspan.run("train", job, "--local", "1", "--cpu", "1", "--link", "1gbit", "--set", "train.steps=1")
+    if probe.returncode != 0 and re.search("needs root|may not make|needs the program|no cgroup|cpu controller|"
+                                           "cannot be written|does not work in this container", probe.stderr):
+        pytest.skip(f"no laboratory here: {probe.stderr.strip()}")
+    assert probe.returncode == 0, probe.stderr
+
+
+def places(inspan):
+    """Where each agent of this test lives: {folder's number: (namespace, cgroup)}."""
+    found = {}
+    for _, words in inspan.processes():
+        match = re.search(r"--enter-lab ([^:\s]+):(\S+) agent --folder=\S+/agents/(\d+) ", words)
+        if match:
+            found[int(match.group(3))] = match.group(1, 2)
+    return found
+
+
+def quota(group):
+    """Cores, as the kernel has them."""
+    def number(name):
+        with open(f"{group}/{name}", encoding="ascii") as file:
+            return [float(word) for word in file.read().split()]
+
+    if os.path.exists(f"{group}/cpu.max"):
+        value, period = number("cpu.max")
+    else:
+        value, period = number("cpu.cfs_quota_us") + number("cpu.cfs_period_us")
+    assert period == 20000
+    return value / period
+
+
+def rates(namespace):
+    """(up, down) in bits per second, as tc tells them."""
+    outside = re.sub(r"inspan-(\w+)-(\d+)", r"isv\1.\2", namespace)
+    ends = [["-n", namespace], "eth0"], [[], outside]
+    answers = [subprocess.run(["tc", *where, "-j", "qdisc", "show", "dev", device], capture_output=True, check=True).stdout
+               for where, device in ends]
+    shapers = [next(row for row in json.loads(answer) if row["kind"] == "tbf") for answer in answers]
+    return tuple(8 * shaper["options"]["rate"] for shaper in shapers)
+
+
+def shown(inspan, *words):
+    return {node["node"]: node for node in inspan.json("lab", "show", *words)["nodes"] if str(inspan.folder) in node["dir"]}
+
+
+def step_of(inspan, number):
+    return inspan.json("job", number).get("progress", {}).get("step", 0)
+
+
+def test_quotas_and_links_change_while_a_job_runs(inspan, cluster, job, laboratory):
+    cluster(2, "--cpu", "0.5,0.25", "--link", "1gbit,200mbit/100mbit")
+    number = json.loads(inspan.run("train", job, "--detach", "--json", *ENDLESS).stdout)["job"]
+    wait_for(lambda: step_of(inspan, number) > 0, 60, "it runs")
+    nodes = inspan.json("nodes")["nodes"]
+    assert {node["name"]: node["inventory"]["usable_cores"] for node in nodes} == {"node-1": 0.5, "node-2": 0.25}
+    before = shown(inspan)
+    assert list(before) == ["node-1", "node-2"]
+    assert (before["node-1"]["cores"], before["node-2"]["cores"]) == (0.5, 0.25)
+    assert (before["node-2"]["up_bits_per_s"], before["node-2"]["down_bits_per_s"]) == (200e6, 100e6)
+    assert not before["node-1"]["cut"]
+    assert 0 <= before["node-2"]["throttled"] <= 1
+    network, group = places(inspan)[1]
+
+    answer = inspan.run("lab", "set", "node-2", "--cpu", "0.15", "--link", "50mbit/400mbit")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == ("node node-2: 0.15 cores (before: 0.25), link 50mbit/400mbit "
+                             "(before: 200mbit/100mbit)\n")
+    assert quota(group) == pytest.approx(0.15)
+    assert rates(network) == (50e6, 400e6)
+    now = shown(inspan)
+    assert now["node-1"]["cores"] == 0.5  # the other one stays as it was
+    assert (now["node-1"]["up_bits_per_s"], now["node-1"]["down_bits_per_s"]) == (1e9, 1e9)
+    assert now["node-2"]["cores"] == pytest.approx(0.15)
+
+    one = inspan.json("lab", "set", "node-2", "--cpu", "0.25")  # alone: the link stays
+    assert (one["cores"], one["up_bits_per_s"]) == (0.25, 50e6)
+    assert inspan.run("lab", "set", "node-2", "--link=200mbit/100mbit").returncode == 0
+    assert quota(group) == 0.25
+    assert rates(network) == (200e6, 100e6)
+    reached = step_of(inspan, number)
+    wait_for(lambda: step_of(inspan, number) > reached + 1, 60, "the job goes on")
+    info = inspan.json("job", number)
+    assert (info["view"], info["workers_lost"]) == (1, 0)  # nobody was lost by a change
+    table = inspan.run("lab", "show").stdout
+    assert re.search(r"^node-2 +0\.25 +\d+ % +200mbit/100mbit +\d+ +\S+$", table, re.M), table
+    assert inspan.run("cancel", number).returncode == 0
+
+
+def test_a_private_cluster_has_a_laboratory_too(inspan, job, laboratory):
+    program = inspan.start("train", job, "--local", "2", "--cpu", "0.5", *ENDLESS)
+    wait_for(lambda: len(inspan.processes()) >= 6, 60, "manager, two agents and two workers run")
+    folder = shown(inspan)["node-1"]["dir"]
+    assert inspan.json("lab", "set", "node-1", "--cpu", "0.3", "--dir", folder)["cores"] == pytest.approx(0.3)
+    assert {name: node["cores"] for name, node in shown(inspan, "--dir", folder).items()} == {"node-1": 0.3, "node-2": 0.5}
+    refused = inspan.run("lab", "set", "node-1", "--link", "1gbit", "--dir", folder)
+    assert refused.returncode == USER_ERROR
+    assert "has no link of its own" in refused.stderr
+    assert "without --link" in refused.stderr
+    program.stop()
+    assert shown(inspan) == {}
+
+
+def test_what_cannot_be_set_is_told(inspan, cluster, job, laboratory):
+    folder = inspan.folder / "state"
+    cluster(2, "--link", "1gbit")
+    refused = inspan.run("lab", "set", "node-1", "--cpu", "0.5", "--link", "10mbit")
+    assert refused.returncode == USER_ERROR
+    assert "node node-1 has no quota that could change" in refused.stderr
+    assert shown(inspan)["node-1"]["up_bits_per_s"] == 1e9  # nothing was changed before it was refused
+    assert "cores" not in shown(inspan)["node-1"]
+    refused = inspan.run("lab", "set", "node-3", "--link", "1gbit", "--dir", folder)
+    assert refused.returncode == USER_ERROR
+    assert "did you mean node-1?" in refused.stderr
+
+
+def test_an_ordinary_cluster_is_no_laboratory(inspan, cluster):
+    cluster(2)
+    node = shown(inspan, "node-2")["node-2"]
+    assert "cores" not in node
+    assert "cut" not in node
+    refused = inspan.run("lab", "set", "node-2", "--cpu", "0.5", "--json")
+    assert refused.returncode == USER_ERROR
+    if os.geteuid() == 0:
+        assert "is no machine of a laboratory" in json.loads(refused.stdout)["error"]["text"]
+    else:
+        assert "needs root" in refused.stderr
+
+
+def test_two_clusters_with_one_name(inspan, cluster, job):
+    """The one in the usual state folder counts; where there is none there, --dir must say which."""
+    programs = [inspan.start("train", job, "--local", "2", *ENDLESS) for _ in range(2)]
+    wait_for(lambda: len({node["dir"] for node in inspan.json("lab", "show")["nodes"]
+                          if str(inspan.folder) in node["dir"]}) == 2, 60, "both are there")
+    refused = inspan.run("lab", "show", "node-1")
+    assert refused.returncode == USER_ERROR
+    assert "say which with --dir" in refused.stderr
+    cluster(2)
+    assert shown(inspan, "node-1")["node-1"]["dir"] == str(inspan.folder / "state")
+    for program in programs:
+        program.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tries to be somebody else, which root alone can")
+def test_it_needs_root(inspan):
+    program = os.open(INSPAN, os.O_PATH)  # nobody may not look into the folders on the way to it
+    try:
+        answer = subprocess.run([f"/proc/self/fd/{program}", "lab", "set", "node-1", "--cpu", "0.5"], pass_fds=[program],
+                                user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True,
+                                timeout=60, check=False)
+    finally:
+        os.close(program)
+    assert answer.returncode == USER_ERROR
+    assert "needs root: try again with sudo" in answer.stderr
+
+
+def test_four_machines_of_unequal_speed_count_every_sample_once(inspan, cluster, job, laboratory):
+    """What a job's figures must be whatever the machines' speeds are; how fast it is, the benchmarks tell."""
+    cluster(4, "--cpu", "0.8,0.4,0.4,0.2", "--link", "1gbit")
+    summary = inspan.json("train", job, "--set", "train.global_batch=32", "--set", "train.steps=30")
+    assert (summary["state"], summary["steps"], summary["samples"]) == ("done", 30, 30 * 32)
+    assert (summary["views"], summary["samples_recomputed"]) == (1, 0)
+    assert sum(node["samples"] for node in summary["nodes"]) == 30 * 32
+    assert sum(node["share"] for node in summary["nodes"]) == pytest.approx(1)
+    assert {node["param_hash"] for node in summary["nodes"]} == {summary["param_hash"]}
+    ledger = inspan.json("job", 1, "--ledger")
+    assert ledger["exact"], ledger
+    assert (ledger["steps"], ledger["samples"], ledger["dropped"]) == (30, 30 * 32, 0)
