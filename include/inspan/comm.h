@@ -61,6 +61,8 @@ typedef struct inspan_member {
                                       brackets */
     uint16_t port;                 /* data port */
     uint64_t incarnation;          /* of the worker process: tells a restarted one from its predecessor */
+    uint64_t pace_sample_ns, pace_step_ns; /* how fast it was when last measured: compute of a sample, the
+                                              rest of each step; 0: unknown. The same on all members */
 } inspan_member_t;
 
 /* The first failure, the same on all ranks that could be told. */

@@ -33,6 +33,9 @@ typedef struct inspan_progress {
     double compute_s, exposed_comm_s, input_s; /* totals of this rank */
     uint64_t bytes_sent;
     uint64_t param_hash; /* of the weights when ranks last compared them; 0: not yet */
+    /* Of this rank, 0: unknown. Pure compute of a sample; of each step whatever its share. */
+    uint64_t pace_sample_ns, pace_step_ns;
+    uint64_t share_samples, run_samples; /* computed in the last step; of one micro-batch */
 } inspan_progress_t;
 
 /* Latest state; sent with the next tick (a tick each fifth of failure_timeout, at most every 200 ms). Does

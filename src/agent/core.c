@@ -324,7 +324,7 @@ void agent_core_view(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, 
         return;
     }
     if (core_is_over(worker) || view->view <= worker->view) return; /* a repeated or an old one */
-    if (local_encode_view(view, core->frame, sizeof core->frame, &used) != INSPAN_OK) {
+    if (local_encode_view(view, worker->minor, core->frame, sizeof core->frame, &used) != INSPAN_OK) {
         fail(core, now, worker, INSPAN_CORRUPT, NULL, "the manager sent a view that does not fit a frame");
         terminate(core, now, worker);
         return;
@@ -427,6 +427,7 @@ static inspan_status_t on_hello(agent_core_t *core, ns_t now, agent_worker_t *wo
     /* A second HELLO is the same process that lost its connection; another process may not take its place. */
     if (worker->phase > AGENT_STARTING && hello.incarnation != worker->incarnation) return INSPAN_CORRUPT;
     worker->incarnation = hello.incarnation;
+    worker->minor = hello.minor;
     local_welcome_t welcome = {.major = LOCAL_MAJOR,
                                .minor = LOCAL_MINOR,
                                .job = worker->job,
@@ -481,7 +482,7 @@ static inspan_status_t on_tick_frame(agent_core_t *core, ns_t now, agent_worker_
 {
     inspan_progress_t progress;
     if (local_decode_tick(body, n, &progress) != INSPAN_OK) return INSPAN_CORRUPT;
-    static_assert(sizeof progress == 11 * 8, "no padding: bits may be compared, and a NaN is like itself");
+    static_assert(sizeof progress == 15 * 8, "no padding: bits may be compared, and a NaN is like itself");
     /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
     bool changed = memcmp(&progress, &worker->progress, sizeof progress) != 0;
     worker->adopted = false;
@@ -550,6 +551,7 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     case LOCAL_LOST:
     case LOCAL_LEAVE:
     case LOCAL_REGISTERED:
+    case LOCAL_VITALS:
     case LOCAL_TYPES: break;
     case LOCAL_BLAME: return core_on_blame(core, now, worker, body, n);
     case LOCAL_LEFT: return core_on_left(core, now, worker, body, n);
@@ -557,6 +559,7 @@ static inspan_status_t handle(agent_core_t *core, ns_t now, agent_worker_t *work
     case LOCAL_LEDGER: return core_on_ledger(core, worker, body, n);
     case LOCAL_STATE: return core_on_state(core, now, worker, body, n);
     case LOCAL_NOTE: return core_on_note(core, worker, body, n);
+    case LOCAL_VERDICT: return core_on_verdict(core, worker, body, n);
     }
     return INSPAN_CORRUPT;
 }

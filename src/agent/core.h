@@ -52,7 +52,7 @@ typedef enum agent_state { /* what the manager is told; the numbers of the proto
                            AGENT_STATE_LEFT, /* handed over its work, still there */
 } agent_state_t;
 
-enum { AGENT_RESULTS = 64, AGENT_WORKERS = 64, AGENT_ARTIFACTS = 6, AGENT_SPANS = 256 };
+enum { AGENT_RESULTS = 64, AGENT_WORKERS = 64, AGENT_ARTIFACTS = 6, AGENT_SPANS = 256, AGENT_VERDICTS = 8 };
 
 typedef struct agent_result {
     char name[256];
@@ -95,6 +95,7 @@ typedef struct agent_worker {
 
     uint32_t pid; /* 0: no process */
     uint64_t incarnation;
+    uint16_t minor; /* of its local protocol; 0: not known yet */
     uint16_t port;
     uint64_t view;      /* the newest that came from the manager */
     uint64_t open_view; /* whose communicator it has open */
@@ -120,6 +121,8 @@ typedef struct agent_worker {
     uint32_t n_artifacts;
     agent_span_t spans[AGENT_SPANS]; /* the newest */
     uint32_t n_spans;
+    local_verdict_t verdicts[AGENT_VERDICTS]; /* the newest, oldest first */
+    uint32_t n_verdicts;
 
     /* the core's own */
     ns_t since, heard;     /* of the phase; last frame */
@@ -153,6 +156,7 @@ typedef struct agent_actions {
     void (*register_artifact)(void *context, const agent_worker_t *worker, const agent_artifact_t *artifact);
     void (*ledger)(void *context, const agent_worker_t *worker, const local_ledger_t *span);
     void (*note)(void *context, const agent_worker_t *worker, const char *text);
+    void (*verdict)(void *context, const agent_worker_t *worker, const local_verdict_t *verdict);
     void (*release)(void *context, agent_worker_t *worker); /* about to be forgotten: free shell */
 } agent_actions_t;
 

@@ -1,5 +1,5 @@
 /*
- * What only elastic jobs need of the core: blame, leaving, artifacts, the ledger.
+ * What only elastic jobs need of the core: blame, leaving, artifacts, the ledger, verdicts.
  *
  * An artifact: SAVED -> its files are stored (a task of the shell) -> registration goes up, again with each
  * new link, until the manager answers -> REGISTERED. A worker that says SAVED again (its agent was away) gets
@@ -224,6 +224,21 @@ inspan_status_t core_on_note(agent_core_t *core, agent_worker_t *worker, const u
     return INSPAN_OK;
 }
 
+/* ---- Verdicts -------------------------------------------------------------------------------- */
+
+/* The newest are kept for a manager that is away; it knows one that comes twice. */
+inspan_status_t core_on_verdict(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n)
+{
+    local_verdict_t verdict;
+    if (local_decode_verdict(body, n, &verdict) != INSPAN_OK) return INSPAN_CORRUPT;
+    if (worker->n_verdicts == AGENT_VERDICTS)
+        memmove(&worker->verdicts[0], &worker->verdicts[1],
+                --worker->n_verdicts * sizeof worker->verdicts[0]);
+    worker->verdicts[worker->n_verdicts++] = verdict;
+    if (core->link_up) core->actions.verdict(core->context, worker, &verdict);
+    return INSPAN_OK;
+}
+
 /* ---- The ledger ------------------------------------------------------------------------------ */
 
 static void send_span(agent_core_t *core, agent_worker_t *worker, agent_span_t *span)
@@ -269,6 +284,8 @@ inspan_status_t core_on_ledger(agent_core_t *core, agent_worker_t *worker, const
 void core_elastic_link_up(agent_core_t *core, agent_worker_t *worker)
 {
     for (uint32_t i = 0; i < worker->n_spans; i++) send_span(core, worker, &worker->spans[i]);
+    for (uint32_t i = 0; i < worker->n_verdicts; i++)
+        core->actions.verdict(core->context, worker, &worker->verdicts[i]);
     for (uint32_t i = 0; i < worker->n_artifacts; i++)
         if (worker->artifacts[i].stage == AGENT_ARTIFACT_STORED)
             core->actions.register_artifact(core->context, worker, &worker->artifacts[i]);

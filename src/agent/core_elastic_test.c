@@ -31,6 +31,9 @@ typedef struct scene {
     local_registered_t answer; /* last one sent to the worker */
     uint64_t sent_view;
     char note[LOCAL_NOTE_MAX];
+    int verdicts;
+    local_verdict_t verdict; /* last one */
+    uint64_t pace;           /* of the first member, in the last view sent */
 } scene_t;
 
 static uint8_t frame[LOCAL_FRAME_MAX + 8];
@@ -102,6 +105,7 @@ static void do_send(void *context, agent_worker_t *worker, const uint8_t *bytes,
     if (type != LOCAL_VIEW) return;
     assert_int_equal(local_decode_view(body, body_bytes, &view), INSPAN_OK);
     scene->sent_view = view.view;
+    scene->pace = view.members[0].pace_sample_ns;
     free(view.members);
 }
 
@@ -127,6 +131,14 @@ static void do_note(void *context, const agent_worker_t *worker, const char *tex
     snprintf(scene->note, sizeof scene->note, "%s", text);
 }
 
+static void do_verdict(void *context, const agent_worker_t *worker, const local_verdict_t *verdict)
+{
+    scene_t *scene = context;
+    assert_ptr_equal(worker, scene->worker);
+    scene->verdicts++;
+    scene->verdict = *verdict;
+}
+
 static void do_ledger(void *context, const agent_worker_t *worker, const local_ledger_t *span)
 {
     scene_t *scene = context;
@@ -142,9 +154,9 @@ static void do_release(void *context, agent_worker_t *worker)
     ((scene_t *)context)->releases++;
 }
 
-static const agent_actions_t actions = {do_report,   do_prepare, do_upload, do_store,
-                                        do_abandon,  do_spawn,   do_send,   do_signal,
-                                        do_register, do_ledger,  do_note,   do_release};
+static const agent_actions_t actions = {do_report, do_prepare, do_upload, do_store,    do_abandon,
+                                        do_spawn,  do_send,    do_signal, do_register, do_ledger,
+                                        do_note,   do_verdict, do_release};
 
 static scene_t *open_scene(void)
 {
@@ -176,7 +188,7 @@ static inspan_status_t give(scene_t *scene, inspan_status_t encoded)
 static inspan_status_t give_hello(scene_t *scene)
 {
     size_t n = 0;
-    local_hello_t hello = {.major = LOCAL_MAJOR, .pid = 4242, .incarnation = 99};
+    local_hello_t hello = {.major = LOCAL_MAJOR, .minor = LOCAL_MINOR, .pid = 4242, .incarnation = 99};
     return give(scene, local_encode_hello(&hello, frame, sizeof frame, &n));
 }
 
@@ -239,7 +251,8 @@ static inspan_status_t give_end(scene_t *scene, local_frame_type_t type)
 
 static void announce(scene_t *scene, uint64_t number)
 {
-    inspan_member_t members[2] = {{.number = 1, .node = "a"}, {.number = 4, .node = "attic"}};
+    inspan_member_t members[2] = {{.number = 1, .node = "a", .pace_sample_ns = 77},
+                                  {.number = 4, .node = "attic"}};
     local_view_t view = {.view = number, .rank = 1, .world = 2, .members = members, .first = number == 1};
     agent_core_view(scene->core, scene->now, 7, 4, &view);
 }
@@ -474,11 +487,52 @@ static void test_notes(void **state)
     close_scene(scene);
 }
 
+static inspan_status_t give_verdict(scene_t *scene, uint64_t step)
+{
+    size_t n = 0;
+    local_verdict_t verdict = {.step = step, .about = 4, .cause = LOCAL_CAUSE_QUOTA, .factor = 0.3};
+    snprintf(verdict.evidence, sizeof verdict.evidence, "CPU quota 0.24 cores, was 0.80");
+    return give(scene, local_encode_verdict(&verdict, frame, sizeof frame, &n));
+}
+
+static void test_verdicts(void **state)
+{
+    (void)state;
+    scene_t *scene = run();
+    assert_int_equal(give_verdict(scene, 50), INSPAN_OK);
+    assert_int_equal(scene->verdicts, 1);
+    assert_int_equal(scene->verdict.step, 50);
+    assert_string_equal(scene->verdict.evidence, "CPU quota 0.24 cores, was 0.80");
+    agent_core_link(scene->core, scene->now, false); /* it is kept for a manager that is away */
+    for (uint64_t step = 51; step < 51 + 2 * AGENT_VERDICTS; step++) give_verdict(scene, step);
+    assert_int_equal(scene->verdicts, 1);
+    agent_core_link(scene->core, scene->now, true);
+    assert_int_equal(scene->verdicts, 1 + AGENT_VERDICTS); /* the newest */
+    assert_int_equal(scene->verdict.step, 50 + 2 * AGENT_VERDICTS);
+    close_scene(scene);
+}
+
+/* A worker of an older Inspan, taken over by a newer agent, would not know what stands behind the members. */
+static void test_paces_of_a_view(void **state)
+{
+    (void)state;
+    scene_t *scene = run();
+    announce(scene, 8);
+    assert_int_equal(scene->sent_view, 8);
+    assert_int_equal(scene->pace, 77);
+    scene->worker->minor = 1;
+    announce(scene, 9);
+    assert_int_equal(scene->sent_view, 9);
+    assert_int_equal(scene->pace, 0);
+    close_scene(scene);
+}
+
 static void test_frames_that_cannot_be(void **state)
 {
     (void)state;
-    static const local_frame_type_t wrong[] = {LOCAL_BLAME, LOCAL_SAVED,      LOCAL_LEDGER, LOCAL_STATE,
-                                               LOCAL_LEAVE, LOCAL_REGISTERED, LOCAL_NOTE};
+    static const local_frame_type_t wrong[] = {LOCAL_BLAME, LOCAL_SAVED,   LOCAL_LEDGER,
+                                               LOCAL_STATE, LOCAL_LEAVE,   LOCAL_REGISTERED,
+                                               LOCAL_NOTE,  LOCAL_VERDICT, LOCAL_VITALS};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         scene_t *scene = run();
         size_t n = 0;
@@ -536,6 +590,8 @@ int main(void)
         cmocka_unit_test(test_a_worker_dies_while_its_checkpoint_is_stored),
         cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_paces_of_a_view),
         cmocka_unit_test(test_frames_that_cannot_be),
         cmocka_unit_test(test_adopted),
     };

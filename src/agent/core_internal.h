@@ -46,6 +46,7 @@ void core_elastic_new_view(agent_worker_t *worker); /* what was said of an older
 inspan_status_t core_on_saved(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,
                               size_t n);
 inspan_status_t core_on_note(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n);
+inspan_status_t core_on_verdict(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n);
 inspan_status_t core_on_ledger(agent_core_t *core, agent_worker_t *worker, const uint8_t *body, size_t n);
 void core_elastic_link_up(agent_core_t *core, agent_worker_t *worker);
 void core_elastic_forget(agent_worker_t *worker);

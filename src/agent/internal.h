@@ -73,6 +73,7 @@ void messages_send_heartbeat(agent_t *agent);
 void messages_take_view(agent_t *agent, const Inspan__V1__View *message);
 void messages_send_artifact(agent_t *agent, const agent_worker_t *worker, const agent_artifact_t *artifact);
 void messages_send_note(agent_t *agent, const agent_worker_t *worker, const char *text);
+void messages_send_verdict(agent_t *agent, const agent_worker_t *worker, const local_verdict_t *verdict);
 void messages_send_ledger(agent_t *agent, const agent_worker_t *worker, const local_ledger_t *ledger);
 void messages_take_artifact(agent_t *agent, const Inspan__V1__ArtifactAnswer *message);
 void messages_take_lost(agent_t *agent, const Inspan__V1__MemberLost *message);

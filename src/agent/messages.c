@@ -1,4 +1,5 @@
 /* Between the core's structures and the protobuf messages of the control plane. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,10 @@ static void fill_progress(const inspan_progress_t *from, Inspan__V1__Progress *t
     to->input_s = from->input_s;
     to->bytes_sent = from->bytes_sent;
     to->param_hash = from->param_hash;
+    to->pace_sample_ns = from->pace_sample_ns;
+    to->pace_step_ns = from->pace_step_ns;
+    to->share_samples = from->share_samples;
+    to->run_samples = from->run_samples;
 }
 
 static void fill_failure(const inspan_cause_t *cause, const char *text, Inspan__V1__Failure *to)
@@ -137,6 +142,29 @@ void messages_send_note(agent_t *agent, const agent_worker_t *worker, const char
     message.text = (char *)(uintptr_t)text;
     up.kind_case = INSPAN__V1__AGENT_UP__KIND_NOTE;
     up.note = &message;
+    agent_send(agent, &up.base);
+}
+
+void messages_send_verdict(agent_t *agent, const agent_worker_t *worker, const local_verdict_t *verdict)
+{
+    static_assert((int)LOCAL_CAUSE_INPUT == (int)INSPAN__V1__VERDICT_CAUSE__CAUSE_INPUT,
+                  "the numbers of local_cause_t");
+    if (!agent->registered) return;
+    Inspan__V1__Verdict message = INSPAN__V1__VERDICT__INIT;
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    message.job_id = worker->job;
+    message.rank = verdict->about;
+    message.said_by = worker->rank;
+    message.step = verdict->step;
+    message.started_step = verdict->started;
+    message.cause = (Inspan__V1__VerdictCause)verdict->cause;
+    message.factor = verdict->factor;
+    message.share_before = verdict->share_before;
+    message.share_after = verdict->share_after;
+    message.leave = verdict->leave;
+    message.evidence = text_of(verdict->evidence);
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_VERDICT;
+    up.verdict = &message;
     agent_send(agent, &up.base);
 }
 
@@ -327,6 +355,8 @@ void messages_take_view(agent_t *agent, const Inspan__V1__View *message)
         snprintf(to->address, sizeof to->address, "%s", from->address);
         to->port = (uint16_t)from->port;
         to->incarnation = from->incarnation;
+        to->pace_sample_ns = from->pace_sample_ns;
+        to->pace_step_ns = from->pace_step_ns;
     }
     if (good && member && view.members != NULL) {
         memcpy(view.key, message->key.data, sizeof view.key);

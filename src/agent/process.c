@@ -317,6 +317,11 @@ static void act_note(void *context, const agent_worker_t *worker, const char *te
     messages_send_note(context, worker, text);
 }
 
+static void act_verdict(void *context, const agent_worker_t *worker, const local_verdict_t *verdict)
+{
+    messages_send_verdict(context, worker, verdict);
+}
+
 static void act_abandon(void *context, agent_worker_t *worker)
 {
     (void)context;
@@ -379,9 +384,9 @@ static void act_release(void *context, agent_worker_t *worker)
     free(process);
 }
 
-const agent_actions_t process_actions = {act_report,   act_prepare, act_upload, act_store,
-                                         act_abandon,  act_spawn,   act_send,   act_signal,
-                                         act_register, act_ledger,  act_note,   act_release};
+const agent_actions_t process_actions = {act_report, act_prepare, act_upload, act_store,    act_abandon,
+                                         act_spawn,  act_send,    act_signal, act_register, act_ledger,
+                                         act_note,   act_verdict, act_release};
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 

@@ -341,7 +341,7 @@ static void issue_view(cluster_t *cluster)
                              .first = cluster->view == 1,
                              .key = "cluster",
                              .members = members};
-        say(&cluster->workers[i], local_encode_view(&view, frame, sizeof frame, &n), &n);
+        say(&cluster->workers[i], local_encode_view(&view, LOCAL_MINOR, frame, sizeof frame, &n), &n);
         rank++;
     }
 }

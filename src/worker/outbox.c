@@ -1,6 +1,7 @@
 /*
  * What the agent must get even if it was away: spans of the ledger (the newest ones, said again to an agent
- * that was restarted: it takes a span it has for the same), and artifacts until they are answered.
+ * that was restarted: it takes a span it has for the same), artifacts until they are answered, the newest
+ * verdicts.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,10 +122,31 @@ bool outbox_answer(inspan_worker_t *worker, worker_registered_t *answer)
     return false;
 }
 
-/* ---- Both ------------------------------------------------------------------------------------ */
+/* ---- Verdicts -------------------------------------------------------------------------------- */
+
+static void send_verdict(inspan_worker_t *worker, const local_verdict_t *verdict)
+{
+    size_t n = 0;
+    inspan_status_t status = local_encode_verdict(verdict, worker->frame, sizeof worker->frame, &n);
+    session_send(worker, status, n);
+}
+
+/* A full socket loses it for now: the next connection brings it. */
+void outbox_verdict(inspan_worker_t *worker, const local_verdict_t *verdict)
+{
+    if (worker->n_verdicts == SESSION_VERDICTS)
+        memmove(&worker->verdicts[0], &worker->verdicts[1],
+                --worker->n_verdicts * sizeof worker->verdicts[0]);
+    worker->verdicts[worker->n_verdicts++] = *verdict;
+    if (worker->welcomed && worker->lost_at == 0 && worker->out_used < SESSION_RESERVE)
+        send_verdict(worker, verdict);
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
 
 void outbox_say_again(inspan_worker_t *worker)
 {
+    for (uint32_t i = 0; i < worker->n_verdicts; i++) send_verdict(worker, &worker->verdicts[i]);
     for (uint32_t i = 0; i < worker->n_spans; i++) worker->spans[i].unsent = true;
     for (uint32_t i = 0; i < worker->n_artifacts; i++)
         if (!worker->artifacts[i].answered) send_saved(worker, &worker->artifacts[i].saved);

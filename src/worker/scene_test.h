@@ -32,6 +32,7 @@ typedef struct rank {
     local_blame_t blame;
     local_saved_t saved;
     local_ledger_t span;
+    local_verdict_t verdict;
     bool full;
     /* the session's side */
     pthread_t thread;

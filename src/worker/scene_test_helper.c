@@ -56,6 +56,7 @@ static void take(rank_t *rank, local_frame_type_t type, const uint8_t *body, siz
     if (type == LOCAL_LEFT) status = local_decode_left(body, n, &rank->left);
     if (type == LOCAL_BLAME) status = local_decode_blame(body, n, &rank->blame);
     if (type == LOCAL_SAVED) status = local_decode_saved(body, n, &rank->saved);
+    if (type == LOCAL_VERDICT) status = local_decode_verdict(body, n, &rank->verdict);
     if (type == LOCAL_LEDGER) status = local_decode_ledger(body, n, &rank->span);
     if (type == LOCAL_STATE) status = local_decode_state(body, n, &rank->full);
     assert_int_equal(status, INSPAN_OK);
@@ -142,7 +143,8 @@ void scene_announce(scene_t *scene, uint64_t number, uint32_t members, uint32_t 
                              .members = list,
                              .key = {1, 2, 3}};
         if (to >> r & 1)
-            scene_say(&scene->ranks[r], local_encode_view(&view, scene_frame, sizeof scene_frame, &n), &n);
+            scene_say(&scene->ranks[r],
+                      local_encode_view(&view, LOCAL_MINOR, scene_frame, sizeof scene_frame, &n), &n);
     }
 }
 

@@ -4,7 +4,7 @@
  *   session.c  life: meeting the agent, the end, the public calls
  *   socket.c   the agent's socket: frames out and in, calling again, ticks
  *   views.c    the source of views: announced, opened, broken
- *   outbox.c   what the agent must get even where it is away for a while: ledger, artifacts
+ *   outbox.c   what the agent must get even where it is away for a while: ledger, artifacts, verdicts
  *
  * The I/O thread owns the local socket's receive side and the timer; frames are sent by whoever has something
  * to say, under `mutex`. Lock order: mutex, then what comm_io and the communicator lock. comm_poison and
@@ -39,6 +39,7 @@ enum {
     SESSION_RESERVE = LOCAL_FRAME_MAX / 2, /* of the buffer: the ledger leaves it to what cannot wait */
     SESSION_SPANS = 256,
     SESSION_SAVED = 4,
+    SESSION_VERDICTS = 16,
     SESSION_RETIRED = 4
 };
 
@@ -98,6 +99,8 @@ struct inspan_worker {
     uint64_t lost_spans;
     session_artifact_t artifacts[SESSION_SAVED]; /* oldest first */
     uint32_t n_artifacts;
+    local_verdict_t verdicts[SESSION_VERDICTS]; /* the newest, oldest first */
+    uint32_t n_verdicts;
     local_frame_type_t end_type; /* 0: nothing said yet */
     local_end_t end;
     inspan_error_t refusal; /* status not OK: the agent will not have this worker */
@@ -145,6 +148,7 @@ bool outbox_has_answer(const inspan_worker_t *worker);
 bool outbox_answer(inspan_worker_t *worker, worker_registered_t *answer);
 void outbox_send(inspan_worker_t *worker); /* what of the ledger is unsent, as far as there is room */
 bool outbox_is_sent(const inspan_worker_t *worker);
+void outbox_verdict(inspan_worker_t *worker, const local_verdict_t *verdict);
 void outbox_say_again(inspan_worker_t *worker); /* to an agent that called again */
 void outbox_free(inspan_worker_t *worker);
 

@@ -365,11 +365,28 @@ static void source_await(void *context, ns_t until)
     pthread_mutex_unlock(&worker->mutex);
 }
 
+static void source_verdict(void *context, const local_verdict_t *verdict)
+{
+    inspan_worker_t *worker = context;
+    pthread_mutex_lock(&worker->mutex);
+    outbox_verdict(worker, verdict);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
 void views_fill(inspan_worker_t *worker)
 {
-    worker->views = (inspan_views_t){worker,         source_next,       source_changed, source_watch,
-                                     source_leaving, source_left,       source_full,    source_ledger,
-                                     source_saved,   source_registered, source_await};
+    worker->views = (inspan_views_t){.context = worker,
+                                     .next = source_next,
+                                     .changed = source_changed,
+                                     .watch = source_watch,
+                                     .leaving = source_leaving,
+                                     .left = source_left,
+                                     .full = source_full,
+                                     .ledger = source_ledger,
+                                     .saved = source_saved,
+                                     .registered = source_registered,
+                                     .await = source_await,
+                                     .verdict = source_verdict};
 }
 
 void views_close(inspan_worker_t *worker)

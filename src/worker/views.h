@@ -73,6 +73,10 @@ struct inspan_views {
                        worker_registered_t *answer); /* the oldest answer not taken; false: none */
     /* Sleep until there is an answer to take, or `changed`; at most until `until`. */
     void (*await)(void *context, ns_t until);
+
+    /* On a worker's speed, for those who watch the job and for the manager: its `leave` is a proposal.
+     * Copied; the newest 16 are kept and said again to an agent that was away. NULL: nobody hears it. */
+    void (*verdict)(void *context, const local_verdict_t *verdict);
 };
 
 #endif

@@ -254,6 +254,8 @@ static void user_tells(rank_t *rank)
     give_span(views, 1, 1);
     give_span(views, 1, 2); /* it grows */
     give_span(views, 3, 3);
+    local_verdict_t verdict = {.about = scene_number(0), .factor = 0.5, .evidence = "swap"};
+    for (verdict.step = 1; verdict.step < 4; verdict.step++) views->verdict(views->context, &verdict);
     for (uint64_t step = 2; step < 6; step++) {
         saved.step = step;
         assert_true(views->saved(views->context, &saved));
@@ -271,6 +273,17 @@ static void user_tells(rank_t *rank)
     sem_wait(&rank->go);
     give_span(views, 3, 9);
     inspan_worker_finish(rank->worker, INSPAN_OK, "{}");
+}
+
+/* Three, in their order. */
+static void hear_verdicts(rank_t *rank, uint64_t first, uint64_t last)
+{
+    for (uint64_t step = first; step <= last; step++) {
+        assert_int_equal(scene_hear(rank, false), LOCAL_VERDICT);
+        assert_int_equal(rank->verdict.step, step);
+        assert_int_equal(rank->verdict.about, scene_number(0));
+        assert_string_equal(rank->verdict.evidence, "swap");
+    }
 }
 
 static void hear_all_again(rank_t *rank)
@@ -291,6 +304,7 @@ static void test_state_ledger_and_artifacts(void **state)
     assert_int_equal(scene_hear(rank, false), LOCAL_READY);
     assert_int_equal(scene_hear(rank, false), LOCAL_STATE);
     assert_true(rank->full);
+    hear_verdicts(rank, 1, 3);
     unsigned spans = 0, saved = 0;
     while (spans < 2 || saved < 4) { /* the ledger is not urgent: with the next tick */
         const local_frame_type_t type = scene_hear(rank, false);
@@ -308,6 +322,7 @@ static void test_state_ledger_and_artifacts(void **state)
     assert_int_equal(scene_hear(rank, true), LOCAL_HELLO);
     scene_say_welcome(rank, LOCAL_MAJOR);
     hear_all_again(rank);
+    hear_verdicts(rank, 1, 3);
     for (uint64_t step = 2; step < 6; step++) {
         if (step == 3) continue;
         assert_int_equal(scene_hear(rank, false), LOCAL_SAVED);

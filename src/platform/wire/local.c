@@ -30,6 +30,11 @@
  *                        str address                     64    8 input, s
  *                      2 port                            72    8 bytes sent
  *                      8 incarnation                     80    8 parameter hash
+ *                      from minor 2, after all of them:    from minor 2:
+ *                      each 8 ns a sample,                88    8 ns a sample
+ *                      8 ns a step                        96    8 ns a step
+ *                                                        104    8 samples of the last step
+ *                                                        112    8 samples of a micro-batch
  *
  *   READY, LEFT   0    8 view               STATE         0    1 full (0, 1)
  *
@@ -56,7 +61,15 @@
  *                                                        40    4 shares, each:
  *                                                              4 rank, 8 first sample, 8 samples
  *
- *   NOTE          0  str text
+ *   NOTE          0  str text               VERDICT       0    8 step
+ *                                                         8    8 step in which it began
+ *                                                        16    4 about: number of a worker
+ *                                                        20    1 cause
+ *                                                        21    1 leave (0, 1)
+ *                                                        22    8 factor
+ *                                                        30    8 share before
+ *                                                        38    8 share after
+ *                                                        46  str evidence
  */
 enum {
     HEADER_BYTES = 8,
@@ -68,7 +81,9 @@ enum {
     BOUND_BYTES = 2,
     VIEW_FIXED_BYTES = 49,
     MEMBER_BYTES_MAX = 4 + 2 + (INSPAN_NAME_MAX - 1) + 2 + (INSPAN_NAME_MAX - 1) + 2 + 8,
-    TICK_BYTES = 88,
+    PACE_BYTES = 16,
+    TICK_BYTES_1 = 88, /* of minor 1 */
+    TICK_BYTES = 120,
     END_FIXED_BYTES = 24,
     LEDGER_FIXED_BYTES = 44,
     SHARE_BYTES = 20,
@@ -77,9 +92,9 @@ static_assert(HEADER_BYTES == PREFIX_BYTES + HEAD_AFTER_PREFIX, "frame header");
 static_assert(HELLO_BYTES == VERSION_BYTES + 4 + 8, "HELLO");
 static_assert(WELCOME_FIXED_BYTES == VERSION_BYTES + 8 + 8 + 4 + 2 + 2, "WELCOME");
 static_assert(VIEW_FIXED_BYTES == 8 + 4 + 4 + 1 + LOCAL_KEY_BYTES, "VIEW");
-static_assert(VIEW_FIXED_BYTES + LOCAL_WORLD_MAX * MEMBER_BYTES_MAX <= LOCAL_FRAME_MAX,
+static_assert(VIEW_FIXED_BYTES + LOCAL_WORLD_MAX * (MEMBER_BYTES_MAX + PACE_BYTES) <= LOCAL_FRAME_MAX,
               "the largest view fits");
-static_assert(TICK_BYTES == 11 * 8, "TICK");
+static_assert(TICK_BYTES == 15 * 8, "TICK");
 static_assert(END_FIXED_BYTES + LOCAL_TEXT_MAX + 512 <= LOCAL_FRAME_MAX, "the longest end fits");
 static_assert(LEDGER_FIXED_BYTES + LOCAL_SHARES * SHARE_BYTES <= LOCAL_FRAME_MAX, "the longest span fits");
 static_assert(sizeof(double) == 8, "doubles travel as 64 bits");
@@ -178,7 +193,8 @@ inspan_status_t local_encode_bound(uint16_t port, uint8_t *bytes, size_t size, s
     return frame_end(&w, used);
 }
 
-inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size_t size, size_t *used)
+inspan_status_t local_encode_view(const local_view_t *view, uint16_t minor, uint8_t *bytes, size_t size,
+                                  size_t *used)
 {
     if (view->world == 0 || view->world > LOCAL_WORLD_MAX) return INSPAN_LIMIT;
     writer_t w;
@@ -195,6 +211,10 @@ inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size
         put_string(&w, member->address, sizeof member->address);
         put_uint(&w, member->port, 2);
         put_uint(&w, member->incarnation, 8);
+    }
+    for (uint32_t i = 0; i < view->world && minor >= 2; i++) {
+        put_uint(&w, view->members[i].pace_sample_ns, 8);
+        put_uint(&w, view->members[i].pace_step_ns, 8);
     }
     return frame_end(&w, used);
 }
@@ -215,6 +235,10 @@ inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *by
     put_double(&w, progress->input_s);
     put_uint(&w, progress->bytes_sent, 8);
     put_uint(&w, progress->param_hash, 8);
+    put_uint(&w, progress->pace_sample_ns, 8);
+    put_uint(&w, progress->pace_step_ns, 8);
+    put_uint(&w, progress->share_samples, 8);
+    put_uint(&w, progress->run_samples, 8);
     return frame_end(&w, used);
 }
 
@@ -279,6 +303,23 @@ inspan_status_t local_encode_note(const char *text, uint8_t *bytes, size_t size,
     snprintf(cut, sizeof cut, "%s", text);
     frame_begin(&w, bytes, size, LOCAL_NOTE);
     put_string(&w, cut, sizeof cut);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_verdict(const local_verdict_t *verdict, uint8_t *bytes, size_t size,
+                                     size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_VERDICT);
+    put_uint(&w, verdict->step, 8);
+    put_uint(&w, verdict->started, 8);
+    put_uint(&w, verdict->about, 4);
+    put_uint(&w, (uint32_t)verdict->cause, 1);
+    put_uint(&w, verdict->leave, 1);
+    put_double(&w, verdict->factor);
+    put_uint(&w, verdict->share_before, 8);
+    put_uint(&w, verdict->share_after, 8);
+    put_string(&w, verdict->evidence, sizeof verdict->evidence);
     return frame_end(&w, used);
 }
 
@@ -487,6 +528,11 @@ inspan_status_t local_decode_view(const uint8_t *body, size_t n, local_view_t *v
         members[i].port = (uint16_t)get_uint(&r, 2);
         members[i].incarnation = get_uint(&r, 8);
     }
+    const bool paces = r.at != r.n; /* an older agent sends none */
+    for (uint32_t i = 0; i < view->world && !r.bad && paces; i++) {
+        members[i].pace_sample_ns = get_uint(&r, 8);
+        members[i].pace_step_ns = get_uint(&r, 8);
+    }
     if (finish(&r) != INSPAN_OK) {
         free(members);
         return INSPAN_CORRUPT;
@@ -509,6 +555,13 @@ inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress
     progress->input_s = get_double(&r);
     progress->bytes_sent = get_uint(&r, 8);
     progress->param_hash = get_uint(&r, 8);
+    progress->pace_sample_ns = progress->pace_step_ns = 0;
+    progress->share_samples = progress->run_samples = 0;
+    if (n == TICK_BYTES_1) return finish(&r); /* of an older worker */
+    progress->pace_sample_ns = get_uint(&r, 8);
+    progress->pace_step_ns = get_uint(&r, 8);
+    progress->share_samples = get_uint(&r, 8);
+    progress->run_samples = get_uint(&r, 8);
     return finish(&r);
 }
 
@@ -556,6 +609,23 @@ inspan_status_t local_decode_note(const uint8_t *body, size_t n, char text[LOCAL
 {
     reader_t r = {.bytes = body, .n = n};
     get_string(&r, text, LOCAL_NOTE_MAX);
+    return finish(&r);
+}
+
+inspan_status_t local_decode_verdict(const uint8_t *body, size_t n, local_verdict_t *verdict)
+{
+    reader_t r = {.bytes = body, .n = n};
+    *verdict = (local_verdict_t){.step = get_uint(&r, 8)};
+    verdict->started = get_uint(&r, 8);
+    verdict->about = (uint32_t)get_uint(&r, 4);
+    uint64_t cause = get_uint(&r, 1); /* one of a newer minor version is not known here */
+    verdict->cause = cause < LOCAL_CAUSES ? (local_cause_t)cause : LOCAL_CAUSE_UNKNOWN;
+    verdict->leave = get_bool(&r);
+    verdict->factor = get_double(&r);
+    verdict->share_before = get_uint(&r, 8);
+    verdict->share_after = get_uint(&r, 8);
+    get_string(&r, verdict->evidence, sizeof verdict->evidence);
+    if (!(verdict->factor > 0 && verdict->factor <= 1e9)) return INSPAN_CORRUPT;
     return finish(&r);
 }
 

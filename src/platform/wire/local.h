@@ -19,13 +19,14 @@
 
 #define LOCAL_MAGIC     0x4e505349u /* "ISPN" */
 #define LOCAL_MAJOR     1
-#define LOCAL_MINOR     1
+#define LOCAL_MINOR     2
 #define LOCAL_FRAME_MAX 65536
 #define LOCAL_TEXT_MAX  16384
 #define LOCAL_KEY_BYTES 32
 #define LOCAL_PATH_MAX  256 /* with its terminator */
 #define LOCAL_SHARES    1024
 #define LOCAL_NOTE_MAX  512 /* with its terminator */
+#define LOCAL_EVIDENCE  201 /* the same */
 
 typedef enum local_frame_type {
     LOCAL_HELLO = 1, /* worker -> agent: version, pid, own incarnation                                      */
@@ -44,10 +45,12 @@ typedef enum local_frame_type {
     LOCAL_LEFT,      /* worker -> agent: handed over in this view; may be left out of the next             */
     LOCAL_SAVED,     /* worker -> agent: an artifact is complete in a folder: store and register it        */
     LOCAL_REGISTERED, /* agent -> worker: what became of it                                                */
-    LOCAL_LEDGER, /* worker -> agent: a span of the ledger; one with the same first step replaces it     */
-    LOCAL_STATE,  /* worker -> agent: has all weights and optimiser state, or not                       */
-    LOCAL_NOTE,   /* worker -> agent: a line for those who watch the job                                */
-    LOCAL_TYPES   /* one more than the last */
+    LOCAL_LEDGER,  /* worker -> agent: a span of the ledger; one with the same first step replaces it     */
+    LOCAL_STATE,   /* worker -> agent: has all weights and optimiser state, or not                       */
+    LOCAL_NOTE,    /* worker -> agent: a line for those who watch the job                                */
+    LOCAL_VITALS,  /* agent -> worker: how its machine does */
+    LOCAL_VERDICT, /* worker -> agent: who became slower or faster, since when, why                    */
+    LOCAL_TYPES    /* one more than the last */
 } local_frame_type_t;
 
 typedef struct local_hello {
@@ -112,6 +115,32 @@ typedef struct local_ledger {
     local_share_t shares[LOCAL_SHARES];
 } local_ledger_t;
 
+/* Why a machine is slower or faster than it was. */
+typedef enum local_cause {
+    LOCAL_CAUSE_UNKNOWN,
+    LOCAL_CAUSE_QUOTA, /* what its control group allows */
+    LOCAL_CAUSE_CLOCK, /* of the CPU */
+    LOCAL_CAUSE_HEAT,
+    LOCAL_CAUSE_BATTERY,
+    LOCAL_CAUSE_OWNER,  /* uses it himself */
+    LOCAL_CAUSE_OTHERS, /* other programs */
+    LOCAL_CAUSE_SWAP,
+    LOCAL_CAUSE_LINK,
+    LOCAL_CAUSE_INPUT,
+    LOCAL_CAUSES /* one more than the last */
+} local_cause_t;
+
+/* On a worker's speed: its own word, or that of one who sees all. */
+typedef struct local_verdict {
+    uint64_t step, started; /* found in this step; the first one that was so */
+    uint32_t about;         /* number of the worker */
+    local_cause_t cause;
+    double factor;                      /* speed against before: below 1 it is slower */
+    uint64_t share_before, share_after; /* samples of a step; 0 both: not said */
+    bool leave;                         /* the job is predicted to be faster without it */
+    char evidence[LOCAL_EVIDENCE];      /* "CPU quota 0.24 cores, was 0.80" */
+} local_verdict_t;
+
 #define LOCAL_WORLD_MAX 256
 
 /* A frame as bytes with its length field; *used is its whole size. LIMIT: does not fit `size`. */
@@ -119,7 +148,9 @@ inspan_status_t local_encode_hello(const local_hello_t *hello, uint8_t *bytes, s
 inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *bytes, size_t size,
                                      size_t *used);
 inspan_status_t local_encode_bound(uint16_t port, uint8_t *bytes, size_t size, size_t *used);
-inspan_status_t local_encode_view(const local_view_t *view, uint8_t *bytes, size_t size, size_t *used);
+/* A worker of a minor version below 2 knows no paces: they stay away. */
+inspan_status_t local_encode_view(const local_view_t *view, uint16_t minor, uint8_t *bytes, size_t size,
+                                  size_t *used);
 inspan_status_t local_encode_ready(uint64_t view, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_left(uint64_t view, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_blame(const local_blame_t *blame, uint8_t *bytes, size_t size, size_t *used);
@@ -129,6 +160,8 @@ inspan_status_t local_encode_registered(const local_registered_t *registered, ui
 inspan_status_t local_encode_ledger(const local_ledger_t *ledger, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_state(bool full, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_note(const char *text, uint8_t *bytes, size_t size, size_t *used); /* cut */
+inspan_status_t local_encode_verdict(const local_verdict_t *verdict, uint8_t *bytes, size_t size,
+                                     size_t *used);
 inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size,
                                   size_t *used);
 inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
@@ -154,6 +187,7 @@ inspan_status_t local_decode_registered(const uint8_t *body, size_t n, local_reg
 inspan_status_t local_decode_ledger(const uint8_t *body, size_t n, local_ledger_t *ledger);
 inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full);
 inspan_status_t local_decode_note(const uint8_t *body, size_t n, char text[LOCAL_NOTE_MAX]);
+inspan_status_t local_decode_verdict(const uint8_t *body, size_t n, local_verdict_t *verdict);
 inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress_t *progress);
 inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end);
 

@@ -84,6 +84,8 @@ static void test_view_of_the_largest_world(void **state)
         members[i].number = (uint32_t)(2 * i + 1);
         members[i].port = (uint16_t)(60000 + i);
         members[i].incarnation = ~(uint64_t)i;
+        members[i].pace_sample_ns = UINT64_MAX - (uint64_t)i;
+        members[i].pace_step_ns = (uint64_t)i;
     }
     static const uint32_t worlds[] = {1, 2, 3, 5, 7, LOCAL_WORLD_MAX};
     for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
@@ -91,7 +93,7 @@ static void test_view_of_the_largest_world(void **state)
         view.first = i % 2 == 0;
         memset(view.key, 0xa5, sizeof view.key);
         size_t used = 0, n = 0;
-        assert_int_equal(local_encode_view(&view, frame, sizeof frame, &used), INSPAN_OK);
+        assert_int_equal(local_encode_view(&view, LOCAL_MINOR, frame, sizeof frame, &used), INSPAN_OK);
         const uint8_t *body = whole_frame(used, LOCAL_VIEW, &n);
         assert_int_equal(local_decode_view(body, n, &found), INSPAN_OK);
         assert_int_equal(found.rank, view.rank);
@@ -99,20 +101,31 @@ static void test_view_of_the_largest_world(void **state)
         assert_memory_equal(found.key, view.key, sizeof view.key);
         assert_memory_equal(found.members, members, worlds[i] * sizeof *members);
         free(found.members);
-        assert_int_equal(local_encode_view(&view, frame, used - 1, &used), INSPAN_LIMIT);
+        size_t whole = used;
+        for (size_t less = 1; less < 16 * worlds[i] && less < 40;
+             less++) /* paces of all members or of none */
+            assert_int_equal(local_decode_view(body, n - less, &found), INSPAN_CORRUPT);
+        assert_int_equal(local_encode_view(&view, 1, frame, sizeof frame, &used), INSPAN_OK);
+        assert_int_equal(used, whole - 16 * worlds[i]);
+        body = whole_frame(used, LOCAL_VIEW, &n);
+        assert_int_equal(local_decode_view(body, n, &found), INSPAN_OK);
+        assert_int_equal(found.members[0].pace_sample_ns, 0);
+        assert_int_equal(found.members[worlds[i] - 1].incarnation, members[worlds[i] - 1].incarnation);
+        free(found.members);
+        assert_int_equal(local_encode_view(&view, LOCAL_MINOR, frame, whole - 1, &used), INSPAN_LIMIT);
     }
     local_view_t wrong = {.world = LOCAL_WORLD_MAX + 1, .members = members};
     size_t used = 0;
-    assert_int_equal(local_encode_view(&wrong, frame, sizeof frame, &used), INSPAN_LIMIT);
+    assert_int_equal(local_encode_view(&wrong, LOCAL_MINOR, frame, sizeof frame, &used), INSPAN_LIMIT);
     wrong = (local_view_t){.world = 2, .rank = 2, .members = members};
     size_t n = 0;
-    assert_int_equal(local_encode_view(&wrong, frame, sizeof frame, &used), INSPAN_OK);
+    assert_int_equal(local_encode_view(&wrong, LOCAL_MINOR, frame, sizeof frame, &used), INSPAN_OK);
     const uint8_t *body = whole_frame(used, LOCAL_VIEW, &n);
     local_view_t found;
     assert_int_equal(local_decode_view(body, n, &found), INSPAN_CORRUPT); /* rank outside the world */
     members[1].number = members[0].number;                                /* numbers only rise */
     wrong = (local_view_t){.world = 2, .rank = 1, .members = members};
-    assert_int_equal(local_encode_view(&wrong, frame, sizeof frame, &used), INSPAN_OK);
+    assert_int_equal(local_encode_view(&wrong, LOCAL_MINOR, frame, sizeof frame, &used), INSPAN_OK);
     body = whole_frame(used, LOCAL_VIEW, &n);
     assert_int_equal(local_decode_view(body, n, &found), INSPAN_CORRUPT);
     free(members);
@@ -129,12 +142,20 @@ static void test_tick_and_end(void **state)
                                   .validation_loss = NAN,
                                   .samples_per_s = 1e3,
                                   .bytes_sent = UINT64_MAX,
-                                  .param_hash = 42},
+                                  .param_hash = 42,
+                                  .pace_sample_ns = 5,
+                                  .pace_step_ns = 6,
+                                  .share_samples = 7,
+                                  .run_samples = 8},
                       found;
     assert_int_equal(local_encode_tick(&progress, frame, sizeof frame, &used), INSPAN_OK);
     const uint8_t *body = whole_frame(used, LOCAL_TICK, &n);
     assert_int_equal(local_decode_tick(body, n, &found), INSPAN_OK);
     assert_memory_equal(&found, &progress, sizeof found); /* the NaN's bits too */
+    assert_int_equal(local_decode_tick(body, n - 1, &found), INSPAN_CORRUPT);
+    assert_int_equal(local_decode_tick(body, 88, &found), INSPAN_OK); /* of an older worker */
+    assert_int_equal(found.param_hash, 42);
+    assert_int_equal(found.pace_sample_ns + found.share_samples, 0);
 
     static local_end_t end, end2;
     end.status = INSPAN_PEER_LOST;
@@ -259,6 +280,44 @@ static void test_saved_and_registered(void **state)
     REFUSES_OTHER_LENGTHS(local_decode_registered, body, n, &back);
 }
 
+static void test_verdict(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    local_verdict_t verdict = {.step = 51,
+                               .started = 50,
+                               .about = 7,
+                               .cause = LOCAL_CAUSE_QUOTA,
+                               .factor = 0.3,
+                               .share_before = 57,
+                               .share_after = 24,
+                               .leave = true,
+                               .evidence = "CPU quota 0.24 cores, was 0.80"},
+                    found;
+    assert_int_equal(local_encode_verdict(&verdict, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_VERDICT, &n);
+    assert_int_equal(local_decode_verdict(body, n, &found), INSPAN_OK);
+    assert_int_equal(found.step, 51);
+    assert_int_equal(found.started, 50);
+    assert_int_equal(found.about, 7);
+    assert_int_equal(found.cause, LOCAL_CAUSE_QUOTA);
+    assert_true(found.factor == 0.3 && found.leave);
+    assert_int_equal(found.share_before, 57);
+    assert_int_equal(found.share_after, 24);
+    assert_string_equal(found.evidence, verdict.evidence);
+    REFUSES_OTHER_LENGTHS(local_decode_verdict, body, n, &found);
+    frame[8 + 20] = 200; /* a cause of a later version */
+    assert_int_equal(local_decode_verdict(body, n, &found), INSPAN_OK);
+    assert_int_equal(found.cause, LOCAL_CAUSE_UNKNOWN);
+    static const double wrong[] = {0, -1, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        verdict.factor = wrong[i];
+        assert_int_equal(local_encode_verdict(&verdict, frame, sizeof frame, &used), INSPAN_OK);
+        body = whole_frame(used, LOCAL_VERDICT, &n);
+        assert_int_equal(local_decode_verdict(body, n, &found), INSPAN_CORRUPT);
+    }
+}
+
 static void test_ledger(void **state)
 {
     (void)state;
@@ -338,6 +397,8 @@ static void decode_any(const uint8_t *body, size_t n)
     local_decode_state(copy, n, &full);
     char note[LOCAL_NOTE_MAX];
     local_decode_note(copy, n, note);
+    local_verdict_t verdict;
+    if (local_decode_verdict(copy, n, &verdict) == INSPAN_OK) assert_true(verdict.cause < LOCAL_CAUSES);
     local_decode_blame(copy, n, &blame);
     local_decode_saved(copy, n, &saved);
     local_decode_registered(copy, n, &registered);
@@ -358,13 +419,15 @@ static void test_hostile_bytes(void **state)
     local_welcome_t welcome = {.major = 1, .node = "a", .failure_timeout = NS_PER_S, .threads = 1};
     static local_ledger_t ledger = {.batch = 9, .n = 3};
     local_saved_t saved = {.folder = "out"};
+    local_verdict_t verdict = {.factor = 1, .evidence = "e"};
     for (int round = 0; round < 10000; round++) {
         size_t used = 0;
-        if (round % 5 == 3) local_encode_ledger(&ledger, frame, sizeof frame, &used);
-        if (round % 5 == 4) local_encode_saved(&saved, frame, sizeof frame, &used);
-        if (round % 5 == 0) local_encode_view(&view, frame, sizeof frame, &used);
-        if (round % 5 == 1) local_encode_end(LOCAL_DONE, &end, frame, sizeof frame, &used);
-        if (round % 5 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
+        if (round % 6 == 3) local_encode_ledger(&ledger, frame, sizeof frame, &used);
+        if (round % 6 == 4) local_encode_saved(&saved, frame, sizeof frame, &used);
+        if (round % 6 == 5) local_encode_verdict(&verdict, frame, sizeof frame, &used);
+        if (round % 6 == 0) local_encode_view(&view, LOCAL_MINOR, frame, sizeof frame, &used);
+        if (round % 6 == 1) local_encode_end(LOCAL_DONE, &end, frame, sizeof frame, &used);
+        if (round % 6 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
         for (uint64_t flips = rng_below(&rng, 6); flips > 0; flips--)
             frame[rng_below(&rng, used)] = (uint8_t)rng_next(&rng);
         decode_any(frame + 8, rng_below(&rng, used - 8 + 1));
@@ -391,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_ready_state_and_blame),
         cmocka_unit_test(test_saved_and_registered),
         cmocka_unit_test(test_ledger),
+        cmocka_unit_test(test_verdict),
         cmocka_unit_test(test_peek),
         cmocka_unit_test(test_hostile_bytes),
     };
