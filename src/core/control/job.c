@@ -32,6 +32,7 @@ void control_job_close(control_job_t *job)
 {
     free(job->ranks);
     vec_free(&job->actions);
+    vec_free(&job->left_out);
     job->ranks = NULL;
     job->world = 0;
 }

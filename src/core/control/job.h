@@ -46,6 +46,9 @@
  *     others blame goes; equal: the one whose agent broke, the slower, the higher number.
  *   - A leaver goes when it has said LEFT in the newest view (G3: a newer one may have taken it back), and
  *     never as the last one with all weights, as far as is known here.
+ *   - A member that the job is predicted to be faster without (control_job_leave_out) is asked to leave, one
+ * at a time, where the others are enough. Its node is not taken again for 1, 2, 4, ... 60 min, unless too few
+ *     are left otherwise.
  *   - Newcomers (control_job_wants, control_job_grow) join when they are BOUND and the present view is open
  *     on all its members, in the order of their numbers; one that does not bind in time is dropped.
  *   - Fewer than min are left: no view until newcomers are BOUND (once the result is registered: who is left
@@ -66,12 +69,13 @@
 #include "base/units.h"
 #include "base/vec.h"
 
-#define CONTROL_REASON_MAX  512
-#define CONTROL_WORLD_MAX   256            /* members of one view */
-#define CONTROL_STRAGGLERS  (2 * NS_PER_S) /* elastic: for the last words of members once all is done */
-#define CONTROL_ELASTIC_MAX 64             /* of an elastic job: the step machine's cap */
-#define CONTROL_RANKS_MAX   1024           /* workers that a job ever has */
-#define CONTROL_STEPS_NEAR  3 /* so close to its end a job takes no newcomer: it would only listen */
+#define CONTROL_REASON_MAX   512
+#define CONTROL_WORLD_MAX    256            /* members of one view */
+#define CONTROL_STRAGGLERS   (2 * NS_PER_S) /* elastic: for the last words of members once all is done */
+#define CONTROL_ELASTIC_MAX  64             /* of an elastic job: the step machine's cap */
+#define CONTROL_RANKS_MAX    1024           /* workers that a job ever has */
+#define CONTROL_LEFT_OUT_MAX 64             /* nodes of which a job remembers that */
+#define CONTROL_STEPS_NEAR   3 /* so close to its end a job takes no newcomer: it would only listen */
 
 typedef enum control_state {
     CONTROL_QUEUED,
@@ -167,6 +171,16 @@ typedef struct control_view {
     uint32_t members[CONTROL_WORLD_MAX];
 } control_view_t;
 
+/* A node that the job did without. */
+typedef struct control_left_out {
+    uint64_t node;
+    char node_name[INSPAN_NAME_MAX];
+    char reason[160];
+    uint32_t times;
+    uint64_t step; /* the job's, the last time */
+    ns_t until;    /* not used before, unless too few are left */
+} control_left_out_t;
+
 typedef struct control_job {
     uint64_t id;
     control_state_t state;
@@ -187,6 +201,7 @@ typedef struct control_job {
     ns_t done_at;                  /* ... and a member said DONE; 0: not yet */
     char news[CONTROL_REASON_MAX]; /* what the newest view changed; "": nothing to say */
     vec_of(control_action_t) actions;
+    vec_of(control_left_out_t) left_out;
 
     /* the rest is the controller's own */
     ns_t deadline;  /* STARTING: all ready; ENDING: kill, then end; after it: the next kill */
@@ -267,10 +282,16 @@ void control_job_node_gone(control_job_t *job, uint64_t node, const char *text, 
  */
 uint32_t control_job_wants(const control_job_t *job);
 /* A worker more, with the next number: node, its names and address are copied. INVALID: not wanted, or the
- * node is held by this job; NO_MEMORY. */
+ * node is held or avoided by this job; NO_MEMORY. */
 inspan_status_t control_job_grow(control_job_t *job, const control_rank_t *rank, ns_t now);
 /* Elastic: its worker on this node is to hand over its work and go. Repeated as its agent attaches again. */
 void control_job_leave(control_job_t *job, uint64_t node, ns_t now);
+/* Elastic: the job is predicted to be faster without this member. true: it is asked to leave, and its node is
+ * in left_out; false: it must stay, or leaves already, or this is no time for it. */
+bool control_job_leave_out(control_job_t *job, uint32_t r, const char *reason, ns_t now);
+/* As left_out says, after a restart of the manager. false: no memory. */
+bool control_job_keep_out(control_job_t *job, const control_left_out_t *entry);
+bool control_job_avoids(const control_job_t *job, uint64_t node, ns_t now); /* would not take this node now */
 /* The final model is registered. */
 void control_job_result(control_job_t *job, ns_t now);
 

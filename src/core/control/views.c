@@ -388,7 +388,7 @@ static void leave(control_job_t *job, uint32_t r, ns_t now)
         rank->state = CONTROL_RANK_LEFT;
         rank->until = 0; /* stopped when the view without it is out */
         job->changed = true;
-        news_of(job, r, "", " left", "");
+        news_of(job, r, "", " left", rank->why);
     } else {
         take_out(job, r, CONTROL_RANK_LEFT, "left before it had joined", now);
         if (job->members.n == 0) news_of(job, r, "", " left", "");
@@ -648,7 +648,9 @@ uint32_t control_job_wants(const control_job_t *job)
 
 inspan_status_t control_job_grow(control_job_t *job, const control_rank_t *from, ns_t now)
 {
-    if (control_job_wants(job) == 0 || control_job_holds(job, from->node)) return INSPAN_INVALID;
+    if (control_job_wants(job) == 0 || control_job_holds(job, from->node) ||
+        control_job_avoids(job, from->node, now))
+        return INSPAN_INVALID;
     control_rank_t *ranks = realloc(job->ranks, ((size_t)job->world + 1) * sizeof *ranks);
     if (ranks == NULL) return INSPAN_NO_MEMORY;
     job->ranks = ranks;

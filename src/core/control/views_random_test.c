@@ -68,6 +68,9 @@ static void one_event(world_t *w, rng_t *rng)
     case 6: pass(w, 100 * MS); break;
     case 7:
         if (rng_below(rng, 4) == 0) control_job_leave(&w->job, node + 10, w->now);
+        act(w);
+        if (some < NODES && rng_below(rng, 4) == 0)
+            control_job_leave_out(&w->job, w->processes[some].rank, "slow", w->now);
         break;
     case 8:
     case 9:

@@ -300,6 +300,119 @@ static void a_leaver_costs_nothing(void **state)
     end(&w);
 }
 
+static void it_left(world_t *w, uint32_t r)
+{
+    control_report_t report = report_of(w, r, CONTROL_RANK_LEFT);
+    control_job_report(&w->job, &report, w->now);
+    act(w);
+}
+
+/* Its slow link, say: the others are faster without it. */
+static void who_slows_the_others_is_left_out(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 3, 2, 3);
+    assert_false(control_job_leave_out(&w.job, 7, "", w.now)); /* no such worker */
+    assert_true(control_job_leave_out(&w.job, 2, "its link takes 1.2 s of a step", w.now));
+    act(&w);
+    assert_int_equal(w.asked[2], 1);
+    assert_false(control_job_leave_out(&w.job, 1, "so does this one", w.now)); /* one at a time */
+    control_job_node_broke(&w.job, 12);
+    attach(&w, 2); /* said again to an agent that was away */
+    assert_int_equal(w.asked[2], 2);
+    it_left(&w, 2);
+    assert_int_equal(w.job.members.n, 2);
+    assert_string_equal(w.news, "worker 2 on node c left (the job is predicted to be faster without it: its "
+                                "link takes 1.2 s of a step); 2 members go on");
+    assert_int_equal(w.lost[2], 0);
+    killed(&w, 2); /* it has gone */
+    open_view(&w);
+    assert_false(control_job_leave_out(&w.job, 1, "too few would be left", w.now));
+    assert_int_equal(control_job_wants(&w.job), 1);
+    assert_true(control_job_avoids(&w.job, 12, w.now));
+    assert_false(control_job_avoids(&w.job, 11, w.now));
+    assert_int_equal(grow(&w, 2), INSPAN_INVALID);
+    pass(&w, 59 * S);
+    assert_int_equal(grow(&w, 2), INSPAN_INVALID);
+    pass(&w, S); /* it may have recovered */
+    assert_int_equal(grow(&w, 2), INSPAN_OK);
+    tell(&w, 3, CONTROL_RANK_BOUND);
+    pass(&w, 100 * MS);
+    open_view(&w);
+    assert_true(control_job_leave_out(&w.job, 3, "its link", w.now)); /* again: for longer */
+    act(&w);
+    assert_int_equal(w.job.left_out.n, 1);
+    assert_int_equal(w.job.left_out.items[0].times, 2);
+    assert_int_equal(w.job.left_out.items[0].until, w.now + 120 * S);
+    it_left(&w, 3);
+    killed(&w, 3);
+    open_view(&w);
+    killed(&w, 1); /* better a slow one than none */
+    assert_false(control_job_avoids(&w.job, 12, w.now));
+    assert_int_equal(grow(&w, 2), INSPAN_OK);
+    end(&w);
+}
+
+static void a_pause_grows_and_is_forgotten(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 2, 1, 2);
+    ns_t pause = 60 * S;
+    for (int i = 0; i < 9; i++) {
+        uint32_t r = w.job.world - 1;
+        assert_true(control_job_leave_out(&w.job, r, "", w.now));
+        act(&w);
+        assert_int_equal(w.job.left_out.items[0].until, w.now + pause);
+        if (pause < 3600 * S) pause *= 2;
+        if (pause > 3600 * S) pause = 3600 * S;
+        it_left(&w, r);
+        killed(&w, r);
+        open_view(&w);
+        pass(&w, w.job.left_out.items[0].until - w.now);
+        assert_int_equal(grow(&w, 1), INSPAN_OK);
+        tell(&w, r + 1, CONTROL_RANK_BOUND);
+        pass(&w, 100 * MS);
+        open_view(&w);
+    }
+    assert_int_equal(w.job.left_out.items[0].times, 9);
+    pass(&w, 600 * S);
+    assert_true(control_job_leave_out(&w.job, w.job.world - 1, "", w.now));
+    act(&w);
+    assert_int_equal(w.job.left_out.items[0].times, 1);
+    end(&w);
+}
+
+static void nobody_is_left_out_at_the_wrong_time(void **state)
+{
+    (void)state;
+    static world_t w;
+    begin(&w, 2, 1, 2);
+    for (uint32_t r = 0; r < 2; r++) tell(&w, r, CONTROL_RANK_BOUND);
+    assert_false(control_job_leave_out(&w.job, 1, "", w.now)); /* nobody trains yet */
+    end(&w);
+    run_up(&w, 2, 1, 2);
+    committed(&w, 0, 98); /* of 100 */
+    assert_false(control_job_leave_out(&w.job, 1, "", w.now));
+    end(&w);
+    run_up(&w, 2, 1, 2);
+    assert_int_equal(w.job.members.n, 2);
+    control_job_leave(&w.job, 10, w.now); /* drained */
+    act(&w);
+    assert_false(control_job_leave_out(&w.job, 1, "", w.now));
+    end(&w);
+    run_up(&w, 1, 1, 2); /* the one that knows everything */
+    assert_int_equal(grow(&w, 1), INSPAN_OK);
+    tell(&w, 1, CONTROL_RANK_BOUND);
+    pass(&w, 100 * MS);
+    open_view(&w);
+    assert_int_equal(w.job.members.n, 2);
+    assert_false(control_job_leave_out(&w.job, 0, "", w.now));
+    assert_true(control_job_leave_out(&w.job, 1, "", w.now));
+    end(&w);
+}
+
 static void said_left(world_t *w, uint32_t r, uint64_t view)
 {
     control_report_t report = report_of(w, r, CONTROL_RANK_LEFT);
@@ -604,6 +717,9 @@ int main(void)
         cmocka_unit_test(too_few_wait),
         cmocka_unit_test(with_the_result_registered_too_few_end_the_job),
         cmocka_unit_test(a_leaver_costs_nothing),
+        cmocka_unit_test(who_slows_the_others_is_left_out),
+        cmocka_unit_test(a_pause_grows_and_is_forgotten),
+        cmocka_unit_test(nobody_is_left_out_at_the_wrong_time),
         cmocka_unit_test(an_old_left_is_void),
         cmocka_unit_test(a_leaver_waits_for_the_word_of_who_takes_over),
         cmocka_unit_test(the_end_does_not_wait_for_a_newcomer),

@@ -166,9 +166,10 @@ void restart(world_t *w)
     assert_int_equal(control_job_restore(&w->job, w->stored.state, w->stored.outcome, w->stored.ranks,
                                          w->stored.world, view, w->now),
                      INSPAN_OK);
+    /* who asks is told as it is; an end that follows from what was stored is told yet */
+    if (control_job_over(&w->job) && w->stored.state == w->job.state) w->ended = 1;
     if (w->stored.result) control_job_result(&w->job, w->now);
     w->told = w->stored.view;
-    if (control_job_over(&w->job)) w->ended = 1; /* who asks is told as it is */
     bool was[NODES];
     memcpy(was, w->attached, sizeof was);
     memset(w->attached, 0, sizeof w->attached);
