@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "cli/client.h"
 #include "cli/results.h"
+#include "cli/show.h"
 #include "cli/summary.h"
 #include "cli/watch.h"
 #include "platform/os/os_file.h"
@@ -504,7 +505,42 @@ static void summaries(void **state)
     ranks[1].summary_json =
         (char *)(uintptr_t) "{\"steps\": 5, \"samples\": 10, \"compute_s\": 3, \"exposed_comm_s\": 0.25,"
                             "\"bytes_sent\": 200, \"param_hash\": \"ab\"}";
+    Inspan__V1__Progress progress = INSPAN__V1__PROGRESS__INIT;
+    progress.pace_sample_ns = 50000000;
+    progress.share_samples = 24;
+    ranks[1].progress = &progress;
+    Inspan__V1__Verdict verdict = INSPAN__V1__VERDICT__INIT, *verdicts[] = {&verdict};
+    verdict.rank = 1;
+    verdict.factor = 0.3;
+    verdict.cause = INSPAN__V1__VERDICT_CAUSE__CAUSE_QUOTA;
+    verdict.text =
+        (char *)(uintptr_t) "rank 1 (b) slowed to 0.30x since step 50: CPU quota 0.24 cores, was 0.80";
+    job.verdicts = verdicts;
+    job.n_verdicts = 1;
+    Inspan__V1__LeftOut left = INSPAN__V1__LEFT_OUT__INIT, *left_out[] = {&left};
+    left.node = (char *)(uintptr_t) "c";
+    left.reason = (char *)(uintptr_t) "its link";
+    left.step = 7;
+    job.left_out = left_out;
+    job.n_left_out = 1;
     json_t *summary = summary_json(&job);
+    const json_t *second = json_next(json_first(json_get(summary, "nodes")));
+    assert_true(json_get_number(second, "speed", 0) == 20);
+    assert_true(json_get_number(second, "share_samples", 0) == 24);
+    const json_t *said = json_first(json_get(summary, "verdicts"));
+    assert_true(json_get_number(said, "factor", 0) == 0.3);
+    assert_string_equal(json_get_string(said, "cause"), "quota");
+    assert_string_equal(json_get_string(json_first(json_get(summary, "left_out")), "reason"), "its link");
+    char *shown = NULL;
+    size_t shown_bytes = 0;
+    FILE *text = open_memstream(&shown, &shown_bytes);
+    show_job(text, &job);
+    summary_print(text, summary);
+    fclose(text);
+    assert_non_null(strstr(shown, "slowed to 0.30x since step 50"));
+    assert_non_null(strstr(shown, "20/s"));
+    assert_non_null(strstr(shown, "left out from step 7 on"));
+    free(shown);
     assert_true(json_get_number(summary, "steps", 0) == 5);
     assert_true(json_get_number(summary, "samples", 0) == 40);
     assert_true(json_get_number(summary, "compute_s", 0) == 3);

@@ -171,6 +171,68 @@ json_t *show_failure_json(const Inspan__V1__Failure *failure)
     return object;
 }
 
+/* Samples a second of pure compute; 0: unknown. */
+static double speed_of(const Inspan__V1__Progress *progress)
+{
+    return progress->pace_sample_ns > 0 ? 1e9 / (double)progress->pace_sample_ns : 0;
+}
+
+void show_set_speed(json_t *object, const Inspan__V1__Progress *progress)
+{
+    if (progress == NULL || progress->pace_sample_ns == 0) return;
+    json_set_number(object, "speed", speed_of(progress));
+    json_set_number(object, "step_rest_s", (double)progress->pace_step_ns * 1e-9);
+    json_set_number(object, "share_samples", (double)progress->share_samples);
+    json_set_number(object, "run_samples", (double)progress->run_samples);
+}
+
+static const char *cause_text(Inspan__V1__VerdictCause cause)
+{
+    static const char *const texts[] = {"unknown", "quota",  "clock", "heat", "battery",
+                                        "owner",   "others", "swap",  "link", "input"};
+    return (size_t)cause < sizeof texts / sizeof texts[0] ? texts[cause] : texts[0];
+}
+
+json_t *show_verdicts_json(const Inspan__V1__JobInfo *job)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < job->n_verdicts; i++) {
+        const Inspan__V1__Verdict *at = job->verdicts[i];
+        json_t *verdict = json_object();
+        json_set_number(verdict, "rank", at->rank);
+        json_set_string(verdict, "node", at->node);
+        json_set_number(verdict, "said_by", at->said_by);
+        json_set_number(verdict, "step", (double)at->step);
+        json_set_number(verdict, "started_step", (double)at->started_step);
+        json_set_string(verdict, "cause", cause_text(at->cause));
+        json_set_number(verdict, "factor", at->factor);
+        json_set_string(verdict, "evidence", at->evidence);
+        json_set_number(verdict, "share_before", (double)at->share_before);
+        json_set_number(verdict, "share_after", (double)at->share_after);
+        json_set_bool(verdict, "let_go", at->leave);
+        json_set_number(verdict, "wall_s", (double)at->wall_ns * 1e-9);
+        json_set_string(verdict, "text", at->text);
+        json_append(list, verdict);
+    }
+    return list;
+}
+
+json_t *show_left_out_json(const Inspan__V1__JobInfo *job)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < job->n_left_out; i++) {
+        const Inspan__V1__LeftOut *at = job->left_out[i];
+        json_t *node = json_object();
+        json_set_string(node, "node", at->node);
+        json_set_string(node, "reason", at->reason);
+        json_set_number(node, "times", at->times);
+        json_set_number(node, "step", (double)at->step);
+        json_set_number(node, "until_wall_s", (double)at->until_wall_ns * 1e-9);
+        json_append(list, node);
+    }
+    return list;
+}
+
 static json_t *rank_json(const Inspan__V1__Rank *rank)
 {
     json_t *object = json_object();
@@ -183,6 +245,7 @@ static json_t *rank_json(const Inspan__V1__Rank *rank)
     json_set_number(object, "pid", rank->pid);
     json_set_string(object, "state", rank->state);
     if (rank->progress != NULL) json_set(object, "progress", progress_json(rank->progress));
+    show_set_speed(object, rank->progress);
     if (rank->failure != NULL) json_set(object, "failure", show_failure_json(rank->failure));
     if (rank->summary_json[0] != '\0' &&
         json_parse(rank->summary_json, strlen(rank->summary_json), &summary, NULL) == INSPAN_OK)
@@ -229,6 +292,8 @@ json_t *show_job_json(const Inspan__V1__JobInfo *job)
     }
     json_set(object, "checkpoints", checkpoints);
     json_set_number(object, "workers_lost", (double)job->workers_lost);
+    json_set(object, "verdicts", show_verdicts_json(job));
+    json_set(object, "left_out", show_left_out_json(job));
     return object;
 }
 
@@ -285,10 +350,38 @@ void show_jobs(FILE *out, const Inspan__V1__JobList *list)
     if (list->n_jobs == 0) fputs("no job yet (inspan train FILE.yaml)\n", out);
 }
 
+static void add_speed(table_t *table, const Inspan__V1__Progress *progress)
+{
+    if (progress == NULL || progress->pace_sample_ns == 0) {
+        table_add(table, "-");
+        table_add(table, "-");
+        return;
+    }
+    table_add(table, "%" PRIu64, progress->share_samples);
+    table_add(table, "%.3g/s", speed_of(progress));
+}
+
+static void print_verdicts(FILE *out, const Inspan__V1__JobInfo *job)
+{
+    char text[700], until[32];
+    for (size_t i = 0; i < job->n_verdicts; i++) {
+        snprintf(text, sizeof text, "%s", job->verdicts[i]->text);
+        fprintf(out, "  step %" PRIu64 ": %s\n", job->verdicts[i]->step, table_clean(text));
+    }
+    const int64_t now = os_wall_now();
+    for (size_t i = 0; i < job->n_left_out && job->ended_wall_ns == 0; i++) {
+        const Inspan__V1__LeftOut *at = job->left_out[i];
+        if (at->until_wall_ns <= now) continue;
+        snprintf(text, sizeof text, "%s%s%s", at->node, at->reason[0] != '\0' ? ": " : "", at->reason);
+        fprintf(out, "  not used for %s, unless too few are left: %s\n",
+                units_format_duration(at->until_wall_ns - now, until, sizeof until), table_clean(text));
+    }
+}
+
 void show_job(FILE *out, const Inspan__V1__JobInfo *job)
 {
-    static const char *const headings[] = {">RANK", "NODE",  "ADDRESS", ">PID", "STATE",
-                                           ">STEP", ">LOSS", "FAILURE", NULL};
+    static const char *const headings[] = {">RANK", "NODE",   "ADDRESS", ">PID",    "STATE", ">STEP",
+                                           ">LOSS", ">SHARE", ">SPEED",  "FAILURE", NULL};
     char name[160], reason[600], text[32];
     snprintf(name, sizeof name, "%s", job->name);
     snprintf(reason, sizeof reason, "%s", job->reason);
@@ -312,10 +405,12 @@ void show_job(FILE *out, const Inspan__V1__JobInfo *job)
         table_add(table, "%u", at->pid);
         table_add(table, "%s", text_or_dash(at->state));
         add_step(table, at->progress);
+        add_speed(table, at->progress);
         table_add(table, "%s", at->failure != NULL ? text_or_dash(at->failure->text) : "-");
     }
     if (table != NULL) table_print(table, out);
     table_close(table);
+    print_verdicts(out, job);
 }
 
 void show_set_bytes(json_t *object, const char *key, const char *bytes, size_t n)

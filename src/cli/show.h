@@ -17,6 +17,11 @@ void show_jobs(FILE *out, const Inspan__V1__JobList *list);
 json_t *show_job_json(const Inspan__V1__JobInfo *job);
 void show_job(FILE *out, const Inspan__V1__JobInfo *job);
 
+/* What was said of speeds; members that the job did without. */
+json_t *show_verdicts_json(const Inspan__V1__JobInfo *job);
+json_t *show_left_out_json(const Inspan__V1__JobInfo *job);
+/* Share of a step, speed, micro-batch as last told, into `object`. */
+void show_set_speed(json_t *object, const Inspan__V1__Progress *progress);
 json_t *show_failure_json(const Inspan__V1__Failure *failure); /* NULL: null */
 
 /* Foreign bytes as a string member: what is no UTF-8, and a byte 0, becomes U+FFFD. */

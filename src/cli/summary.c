@@ -58,6 +58,9 @@ static json_t *node_json(const rank_view_t *view, double all_samples)
     json_set_number(node, "bytes_sent", view->bytes_sent);
     json_set_string(node, "param_hash", view->hash[0] != '\0' ? view->hash : NULL);
     json_set_number(node, "micro_batch", own_number(view, "micro_batch", (double)NAN));
+    show_set_speed(node, view->rank->progress);
+    json_set_number(node, "steals", own_number(view, "steals", (double)NAN));
+    json_set_number(node, "samples_stolen", own_number(view, "samples_stolen", (double)NAN));
     json_set_string(node, "gemm", view->own == NULL ? NULL : json_get_string(view->own, "gemm"));
     return node;
 }
@@ -144,6 +147,8 @@ json_t *summary_json(const Inspan__V1__JobInfo *job)
     json_t *nodes = json_array();
     for (size_t i = 0; i < n; i++) json_append(nodes, node_json(&views[i], samples));
     json_set(out, "nodes", nodes);
+    json_set(out, "verdicts", show_verdicts_json(job));
+    json_set(out, "left_out", show_left_out_json(job));
     add_end(out, job);
     for (size_t i = 0; i < n; i++) json_free(views[i].own);
     free(views);
@@ -208,6 +213,19 @@ static void print_views(FILE *out, const json_t *summary)
     fputc('\n', out);
 }
 
+static void print_left_out(FILE *out, const json_t *list)
+{
+    for (const json_t *at = json_first(list); at != NULL; at = json_next(at)) {
+        char text[300];
+        const char *node = json_get_string(at, "node"), *reason = json_get_string(at, "reason");
+        const double times = json_get_number(at, "times", 1);
+        snprintf(text, sizeof text, "%s%s%s", node != NULL ? node : "-",
+                 reason != NULL && reason[0] != '\0' ? ": " : "", reason != NULL ? reason : "");
+        fprintf(out, "  left out from step %.0f on%s, for the others were predicted to be faster: %s\n",
+                json_get_number(at, "step", 0), times > 1 ? " (the last time)" : "", table_clean(text));
+    }
+}
+
 void summary_print(FILE *out, const json_t *summary)
 {
     char name[160], text[32];
@@ -226,6 +244,7 @@ void summary_print(FILE *out, const json_t *summary)
     print_loss(out, summary, "held-out", "validation_first", "validation_last");
     print_views(out, summary);
     print_nodes(out, json_get(summary, "nodes"));
+    print_left_out(out, json_get(summary, "left_out"));
     const char *hash = json_get_string(summary, "param_hash");
     if (json_get_bool(summary, "hashes_differ", false))
         fputs("  the ranks' parameters DIFFER: please report this\n", out);

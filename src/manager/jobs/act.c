@@ -103,7 +103,7 @@ typedef struct view_message {
     Inspan__V1__Member *pointers[CONTROL_WORLD_MAX];
 } view_message_t;
 
-static void fill_view(const fleet_job_t *job, view_message_t *message)
+static void fill_view(const fleet_job_t *job, const fleet_pace_t *paces, view_message_t *message)
 {
     const control_job_t *control = &job->control;
     inspan__v1__view__init(&message->view);
@@ -121,18 +121,22 @@ static void fill_view(const fleet_job_t *job, view_message_t *message)
         member->address = (char *)control->ranks[r].address;
         member->port = control->ranks[r].port;
         member->incarnation = control->ranks[r].incarnation;
+        member->pace_sample_ns = i < CONTROL_ELASTIC_MAX ? paces[i].sample_ns : 0;
+        member->pace_step_ns = i < CONTROL_ELASTIC_MAX ? paces[i].step_ns : 0;
         message->pointers[i] = member;
     }
 }
 
 static inspan_status_t store_view(fleet_t *fleet, fleet_job_t *job, inspan_error_t *err)
 {
-    uint8_t key[FLEET_KEY_BYTES]; /* the old one stays good until the new view is stored */
+    uint8_t key[FLEET_KEY_BYTES]; /* the old one stays good until the new view is stored, as the paces */
+    fleet_pace_t paces[CONTROL_ELASTIC_MAX];
     if (os_random(key, sizeof key) != INSPAN_OK)
         return error_set(err, INSPAN_INTERNAL, "the kernel gives no random bytes for the job's key");
     view_message_t *message = malloc(sizeof *message);
     if (message == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
-    fill_view(job, message);
+    fleet_paces(fleet, job, paces);
+    fill_view(job, paces, message);
     convert_packed_t packed = convert_pack(&message->view.base);
     rank_rows_t rows = rows_of(job);
     registry_view_t row = {.job = job->control.id,
@@ -143,6 +147,7 @@ static inspan_status_t store_view(fleet_t *fleet, fleet_job_t *job, inspan_error
                                  ? registry_put_view(fleet->registry, &row, rows.rows, rows.n, err)
                                  : error_set(err, INSPAN_NO_MEMORY, "out of memory");
     if (status == INSPAN_OK) memcpy(job->key, key, sizeof key);
+    if (status == INSPAN_OK) memcpy(job->paces, paces, sizeof paces);
     free_rows(&rows);
     free(packed.data);
     free(message);
@@ -187,7 +192,7 @@ static void send_view(fleet_t *fleet, fleet_job_t *job, uint32_t r)
         return; /* the start's bound ends the job */
     }
     Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
-    fill_view(job, message);
+    fill_view(job, job->paces, message);
     message->view.key.data = job->key;
     message->view.key.len = sizeof job->key;
     message->view.rank = r;

@@ -32,12 +32,23 @@
 #define FLEET_FAILURE_MAX (2 << 10)
 #define FLEET_KEY_BYTES   32
 #define FLEET_KEEP_MAX    1000
-#define FLEET_CHECKPOINTS 3    /* kept of a job that does not say how many */
-#define FLEET_SPANS_MAX   256  /* of the ledger, in one message */
-#define FLEET_SHARES_MAX  1024 /* of one span */
-#define FLEET_ELASTIC     1    /* minor version from which agents take part in elastic jobs */
+#define FLEET_CHECKPOINTS 3     /* kept of a job that does not say how many */
+#define FLEET_SPANS_MAX   256   /* of the ledger, in one message */
+#define FLEET_SHARES_MAX  1024  /* of one span */
+#define FLEET_VERDICTS    32    /* kept of a job, the newest */
+#define FLEET_SPEEDS_MAX  10000 /* told at once */
+#define FLEET_ELASTIC     1     /* minor version from which agents take part in elastic jobs */
 
 typedef struct fleet fleet_t;
+
+typedef struct fleet_pace { /* 0: unknown */
+    uint64_t sample_ns, step_ns;
+} fleet_pace_t;
+
+typedef struct fleet_speed { /* as it is in the registry */
+    uint64_t job, sample_ns, step_ns;
+    ns_t at; /* last looked at */
+} fleet_speed_t;
 
 typedef struct fleet_node {
     uint64_t handle;
@@ -47,7 +58,8 @@ typedef struct fleet_node {
     uint64_t incarnation; /* of the agent process */
     ns_t registered_wall;
     double load, skew_s;
-    rest_t rest;   /* in wall time */
+    rest_t rest; /* in wall time */
+    fleet_speed_t speed;
     void *session; /* the stream of its agent, the service's; NULL: none */
 } fleet_node_t;
 
@@ -64,6 +76,11 @@ typedef struct fleet_job {
     ns_t save_at;
     ns_t ended_at; /* monotonic; 0: not in this life of the manager */
     uint8_t key[FLEET_KEY_BYTES];
+    fleet_pace_t
+        paces[CONTROL_ELASTIC_MAX]; /* of the newest view's members: the same for all who hear of it */
+    Inspan__V1__JobInfo *said;      /* the newest verdicts, left_out, nothing else; NULL: none */
+    ns_t verdicts_since;            /* so many came since then */
+    uint32_t n_verdicts;
     control_state_t told; /* what watchers were told last */
     uint64_t told_view;
     void *watchers; /* the service's */
@@ -101,6 +118,8 @@ void fleet_catch_up(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Regist
 void fleet_heartbeat(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Heartbeat *message, ns_t now);
 /* A worker's line for those who watch the job. */
 void fleet_note(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Note *message, ns_t now);
+/* A worker became slower or faster; or the job is faster without it. */
+void fleet_verdict(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Verdict *message, ns_t now);
 void fleet_report(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__WorkerReport *message, ns_t now);
 void fleet_broke(fleet_t *fleet, fleet_node_t *node, ns_t now); /* the stream ended without good-bye */
 void fleet_left(fleet_t *fleet, fleet_node_t *node, ns_t now);

@@ -25,6 +25,13 @@ inspan_status_t fleet_load(fleet_t *fleet, ns_t now, inspan_error_t *err);
 void fleet_node_gone(fleet_t *fleet, fleet_node_t *node, const char *text, ns_t now);
 /* A worker of this job was lost on its node by the node's doing: it cools down. */
 void fleet_worker_lost(fleet_t *fleet, const fleet_job_t *job, uint32_t rank);
+/* How fast the worker is goes into the registry now and then. */
+void fleet_note_speed(fleet_t *fleet, const fleet_job_t *job, fleet_node_t *node,
+                      const Inspan__V1__WorkerReport *message, ns_t now);
+/* What is known of the members of the newest view, by their place in it. */
+void fleet_paces(fleet_t *fleet, const fleet_job_t *job, fleet_pace_t paces[CONTROL_ELASTIC_MAX]);
+/* After a restart: nodes that the job does without for a while. */
+void fleet_recall_left_out(const fleet_t *fleet, fleet_job_t *job, ns_t now);
 /* Members may change from now on, within what the request says. */
 void fleet_make_elastic(fleet_job_t *job);
 inspan_status_t fleet_load_artifacts(fleet_t *fleet, fleet_job_t *job, inspan_error_t *err);

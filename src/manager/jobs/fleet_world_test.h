@@ -22,7 +22,8 @@ typedef struct fleet_world {
     bool first, files;                   /* first: so was that view; files: the store has every file */
     uint32_t dropped;                    /* files */
     uint64_t resume;                     /* step of the checkpoint of the last start; 0: none */
-    char news[CONTROL_REASON_MAX + 32];
+    uint64_t pace;                       /* of its first member, ns a sample */
+    char news[CONTROL_REASON_MAX + 200];
 } fleet_world_t;
 
 extern fleet_world_t world;

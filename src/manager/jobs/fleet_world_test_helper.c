@@ -37,6 +37,7 @@ static bool take_order(void *context, fleet_node_t *node, const Inspan__V1__Agen
     if (message->kind_case == INSPAN__V1__AGENT_DOWN__KIND_VIEW) {
         world.members = (uint32_t)message->view->n_members;
         world.first = message->view->first;
+        if (message->view->n_members > 0) world.pace = message->view->members[0]->pace_sample_ns;
     }
     return true;
 }

@@ -113,6 +113,12 @@ fleet_info_t *fleet_job_info(const fleet_job_t *job, bool whole)
         message->checkpoints = &job->checkpoints[job->n_checkpoints - 1];
     }
     if (!whole) return info;
+    if (job->said != NULL) {
+        message->n_verdicts = job->said->n_verdicts;
+        message->verdicts = job->said->verdicts;
+        message->n_left_out = job->said->n_left_out;
+        message->left_out = job->said->left_out;
+    }
     message->config = job->request->config;
     for (uint32_t r = lead; r < world && message->summary_json[0] == '\0'; r++)
         if (info->ranks[r].summary_json[0] != '\0') message->summary_json = info->ranks[r].summary_json;

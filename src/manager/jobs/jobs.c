@@ -15,6 +15,7 @@
 #include "platform/os/os_time.h"
 
 #define NAME_MAX_BYTES   100
+#define MODEL_KEY_BYTES  128
 #define LEAVING_NS       (10 * NS_PER_S)
 #define DATA_BYTES_PER_S 1000000 /* the slowest link that a data file is given time for */
 
@@ -90,6 +91,7 @@ void fleet_job_free(fleet_job_t *job)
     if (job == NULL) return;
     free_reports(job);
     fleet_free_artifacts(job);
+    if (job->said != NULL) inspan__v1__job_info__free_unpacked(job->said, NULL);
     if (job->request != NULL) protobuf_c_message_free_unpacked(&job->request->base, NULL);
     control_job_close(&job->control);
     free(job);
@@ -126,6 +128,8 @@ static inspan_status_t check_text(const char *what, const char *text, size_t mos
 static inspan_status_t check_texts(const Inspan__V1__SubmitRequest *request, inspan_error_t *err)
 {
     inspan_status_t status = check_text("job's name", request->name, NAME_MAX_BYTES, err);
+    if (status == INSPAN_OK)
+        status = check_text("name of the model", request->model_key, MODEL_KEY_BYTES, err);
     for (size_t i = 0; i < request->n_data && status == INSPAN_OK; i++) {
         status = check_text("data file's key", request->data[i]->key, 64, err);
         if (status == INSPAN_OK) status = check_text("data file's path", request->data[i]->path, 4096, err);
@@ -443,6 +447,18 @@ static const uint32_t *nodes_of(const fleet_t *fleet, const fleet_job_t *job,
     return nodes;
 }
 
+/* Those where it ran out of memory, and those that it does without for a while. One that has too few anyway
+ * tries them again: it ends with that reason, or another process is gone. The caller frees it. */
+static const uint32_t *avoided_by(const fleet_t *fleet, const fleet_job_t *job, ns_t now, uint32_t *n)
+{
+    const uint32_t most = CONTROL_RANKS_MAX;
+    uint32_t *nodes = (uint32_t *)(uintptr_t)nodes_of(fleet, job, ran_out_of_memory, n);
+    for (uint32_t i = 0; nodes != NULL && i < fleet->nodes.n && *n < most; i++)
+        if (control_job_avoids(&job->control, fleet->nodes.items[i]->handle, now)) nodes[(*n)++] = i;
+    if (control_job_active(&job->control) < job->control.min_nodes) *n = 0;
+    return nodes;
+}
+
 /* ---- One round ---- */
 
 typedef struct round {
@@ -458,7 +474,7 @@ static bool add_wish(round_t *round, fleet_job_t *job, sched_job_t wish)
 }
 
 /* Those that wait, then those that run on fewer nodes than they may. */
-static bool collect(const fleet_t *fleet, round_t *round)
+static bool collect(const fleet_t *fleet, round_t *round, ns_t now)
 {
     bool good = true;
     for (size_t i = 0; i < fleet->jobs.n && good; i++) {
@@ -475,10 +491,7 @@ static bool collect(const fleet_t *fleet, round_t *round)
         wish.min_nodes = 1;
         wish.max_nodes = wanted;
         wish.members = nodes_of(fleet, job, is_at_work, &wish.n_members);
-        wish.avoided = nodes_of(fleet, job, ran_out_of_memory, &wish.n_avoided);
-        /* one that has too few anyway tries them again: it ends with that reason, or another process is gone
-         */
-        if (control_job_active(&job->control) < job->control.min_nodes) wish.n_avoided = 0;
+        wish.avoided = avoided_by(fleet, job, now, &wish.n_avoided);
         good = wish.members != NULL && wish.avoided != NULL && add_wish(round, job, wish);
         if (good) continue;
         free((void *)(uintptr_t)wish.members);
@@ -507,7 +520,7 @@ void fleet_schedule(fleet_t *fleet, ns_t now)
 {
     fleet->look_at_queue = false;
     round_t round = {.offers = NULL};
-    bool good = collect(fleet, &round);
+    bool good = collect(fleet, &round, now);
     if (good && round.jobs.n > 0) {
         round.placements = calloc(round.jobs.n, sizeof *round.placements);
         good = round.placements != NULL && offers_of(fleet, &round.offers, NULL) == INSPAN_OK;
@@ -570,6 +583,7 @@ void fleet_report(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__WorkerRe
     if (job == NULL || !convert_report(message, node->handle, &report)) return;
     if (report.rank >= job->control.world || job->control.ranks[report.rank].node != node->handle) return;
     fleet_keep_report(job, message);
+    fleet_note_speed(fleet, job, node, message, now);
     control_job_report(&job->control, &report, now);
     bool silent = job->control.actions.n == 0;
     fleet_act(fleet, job, now);

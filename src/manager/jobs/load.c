@@ -162,6 +162,8 @@ static bool take_view(void *context, const registry_view_t *row)
         last->view.first = view->first;
         last->view.n = (uint32_t)view->n_members;
         for (uint32_t i = 0; i < last->view.n; i++) last->view.members[i] = view->members[i]->rank;
+        for (uint32_t i = 0; i < last->view.n && i < CONTROL_ELASTIC_MAX; i++)
+            job->paces[i] = (fleet_pace_t){view->members[i]->pace_sample_ns, view->members[i]->pace_step_ns};
     }
     if (view != NULL) protobuf_c_message_free_unpacked(&view->base, NULL);
     return true;
@@ -186,6 +188,8 @@ static void take_row(fleet_job_t *job, const registry_job_t *row)
     job->ended_wall = row->ended_wall;
     control->workers_lost = row->workers_lost;
     if (row->elastic) fleet_make_elastic(job);
+    if (row->verdicts.bytes > 0) /* damaged: as if nothing had been said */
+        job->said = unpack(&inspan__v1__job_info__descriptor, row->verdicts);
     if (row->failure.bytes == 0) return;
     Inspan__V1__Failure *failure = unpack(&inspan__v1__failure__descriptor, row->failure);
     if (failure == NULL) return;
@@ -219,6 +223,7 @@ static inspan_status_t restore(loading_t *loading, fleet_job_t *job, control_sta
         return status;
     }
     job->reports = list.reports.items;
+    fleet_recall_left_out(loading->fleet, job, loading->now);
     status = fleet_load_artifacts(loading->fleet, job, loading->err);
     if (status != INSPAN_OK) return status;
     job->told = state;

@@ -68,6 +68,7 @@ typedef struct registry_job {
     registry_blob_t failure; /* Failure */
     bool elastic;
     uint32_t workers_lost;
+    registry_blob_t verdicts; /* JobInfo with verdicts and left_out alone; written by registry_put_verdicts */
 } registry_job_t;
 
 typedef struct registry_rank {
@@ -100,6 +101,15 @@ typedef struct registry_span {
     registry_blob_t shares; /* LedgerSpan */
 } registry_span_t;
 
+/* How fast a node was with a model, with so many hundredths of a core. */
+typedef struct registry_speed {
+    const char *node_id, *model_key;
+    uint32_t centicores;
+    uint64_t micro_batch, sample_ns, step_ns;
+    ns_t wall;
+} registry_speed_t;
+#define REGISTRY_SPEEDS_OF_NODE 64 /* the newest are kept */
+
 inspan_status_t registry_put_node(registry_t *registry, registry_node_t *node, inspan_error_t *err);
 inspan_status_t registry_put_job(registry_t *registry, registry_job_t *job, const registry_rank_t *ranks,
                                  uint32_t n_ranks, inspan_error_t *err);
@@ -119,6 +129,11 @@ inspan_status_t registry_put_artifact(registry_t *registry, const registry_artif
  */
 inspan_status_t registry_put_spans(registry_t *registry, uint64_t job, uint64_t seed, uint64_t batch,
                                    const registry_span_t *spans, uint32_t n, inspan_error_t *err);
+/* OK also where there is no such job. */
+inspan_status_t registry_put_verdicts(registry_t *registry, uint64_t job, registry_blob_t verdicts,
+                                      inspan_error_t *err);
+/* The last one of the same node, model and cores counts. */
+inspan_status_t registry_put_speed(registry_t *registry, const registry_speed_t *speed, inspan_error_t *err);
 /* What happened, for people; the newest 100,000 are kept. job or node 0: none. */
 inspan_status_t registry_put_event(registry_t *registry, ns_t wall, uint64_t job, uint64_t node,
                                    const char *text, inspan_error_t *err);
@@ -152,6 +167,12 @@ inspan_status_t registry_each_span(registry_t *registry, uint64_t job, uint64_t 
 /* Both 0: the job has no ledger. */
 inspan_status_t registry_ledger(registry_t *registry, uint64_t job, uint64_t *seed, uint64_t *batch,
                                 inspan_error_t *err);
+typedef bool (*registry_speed_visit_t)(void *context, const registry_speed_t *speed);
+/* model_key NULL: of all models. The newest first, at most `limit`. */
+inspan_status_t registry_each_speed(registry_t *registry, const char *model_key, uint32_t limit,
+                                    registry_speed_visit_t visit, void *context, inspan_error_t *err);
+/* That of this node, model and cores: fills the rest; sample_ns 0: none. */
+inspan_status_t registry_find_speed(registry_t *registry, registry_speed_t *speed, inspan_error_t *err);
 inspan_status_t registry_each_event(registry_t *registry, uint64_t job, registry_event_visit_t visit,
                                     void *context, inspan_error_t *err);
 

@@ -37,6 +37,11 @@ typedef enum registry_statement {
     REGISTRY_EXTEND_SPAN,
     REGISTRY_INSERT_SPAN,
     REGISTRY_SPANS,
+    REGISTRY_PUT_VERDICTS,
+    REGISTRY_PUT_SPEED,
+    REGISTRY_TRIM_SPEEDS,
+    REGISTRY_SPEEDS,
+    REGISTRY_SPEED,
     REGISTRY_PUT_META,
     REGISTRY_GET_META,
     REGISTRY_EVENTS,
@@ -113,6 +118,12 @@ static inline void registry_bind_u64(sqlite3_stmt *statement, int column, uint64
 static inline uint64_t registry_u64_of(sqlite3_stmt *row, int column)
 {
     return (uint64_t)sqlite3_column_int64(row, column);
+}
+
+static inline const char *registry_text_of(sqlite3_stmt *row, int column)
+{
+    const char *text = (const char *)sqlite3_column_text(row, column);
+    return text != NULL ? text : "";
 }
 
 static inline registry_blob_t registry_blob_of(sqlite3_stmt *row, int column)

@@ -157,12 +157,6 @@ inspan_status_t registry_put_event(registry_t *registry, ns_t wall, uint64_t job
 
 /* ---- Reading ---- */
 
-static const char *text_of(sqlite3_stmt *row, int column)
-{
-    const char *text = (const char *)sqlite3_column_text(row, column);
-    return text != NULL ? text : "";
-}
-
 inspan_status_t registry_finish_reading(const registry_t *registry, sqlite3_stmt *rows, int result,
                                         inspan_error_t *err)
 {
@@ -180,10 +174,10 @@ inspan_status_t registry_each_node(registry_t *registry, registry_node_visit_t v
     int result;
     while ((result = sqlite3_step(rows)) == SQLITE_ROW) {
         registry_node_t node = {.handle = registry_u64_of(rows, 0),
-                                .node_id = text_of(rows, 1),
-                                .name = text_of(rows, 2),
-                                .address = text_of(rows, 3),
-                                .state = text_of(rows, 4),
+                                .node_id = registry_text_of(rows, 1),
+                                .name = registry_text_of(rows, 2),
+                                .address = registry_text_of(rows, 3),
+                                .state = registry_text_of(rows, 4),
                                 .incarnation = registry_u64_of(rows, 5),
                                 .registered_wall = sqlite3_column_int64(rows, 6),
                                 .seen_wall = sqlite3_column_int64(rows, 7),
@@ -206,17 +200,18 @@ inspan_status_t registry_each_job(registry_t *registry, uint64_t id, uint32_t li
     int result;
     while ((result = sqlite3_step(rows)) == SQLITE_ROW) {
         registry_job_t job = {.id = registry_u64_of(rows, 0),
-                              .name = text_of(rows, 1),
-                              .state = text_of(rows, 2),
-                              .outcome = text_of(rows, 3),
-                              .reason = text_of(rows, 4),
+                              .name = registry_text_of(rows, 1),
+                              .state = registry_text_of(rows, 2),
+                              .outcome = registry_text_of(rows, 3),
+                              .reason = registry_text_of(rows, 4),
                               .submitted_wall = sqlite3_column_int64(rows, 5),
                               .started_wall = sqlite3_column_int64(rows, 6),
                               .ended_wall = sqlite3_column_int64(rows, 7),
                               .request = registry_blob_of(rows, 8),
                               .failure = registry_blob_of(rows, 9),
                               .elastic = sqlite3_column_int(rows, 10) != 0,
-                              .workers_lost = (uint32_t)registry_u64_of(rows, 11)};
+                              .workers_lost = (uint32_t)registry_u64_of(rows, 11),
+                              .verdicts = registry_blob_of(rows, 12)};
         if (!visit(context, &job)) break;
     }
     return registry_finish_reading(registry, rows, result, err);
@@ -232,10 +227,10 @@ inspan_status_t registry_each_rank(registry_t *registry, uint64_t job, registry_
         registry_rank_t rank = {.job = registry_u64_of(rows, 0),
                                 .rank = (uint32_t)registry_u64_of(rows, 1),
                                 .node = registry_u64_of(rows, 2),
-                                .node_name = text_of(rows, 3),
-                                .node_id = text_of(rows, 4),
-                                .address = text_of(rows, 5),
-                                .state = text_of(rows, 6),
+                                .node_name = registry_text_of(rows, 3),
+                                .node_id = registry_text_of(rows, 4),
+                                .address = registry_text_of(rows, 5),
+                                .state = registry_text_of(rows, 6),
                                 .port = (uint32_t)registry_u64_of(rows, 7),
                                 .pid = (uint32_t)registry_u64_of(rows, 8),
                                 .incarnation = registry_u64_of(rows, 9),
@@ -268,6 +263,6 @@ inspan_status_t registry_each_event(registry_t *registry, uint64_t job, registry
     registry_bind_u64(rows, 1, job);
     int result;
     while ((result = sqlite3_step(rows)) == SQLITE_ROW)
-        if (!visit(context, sqlite3_column_int64(rows, 0), text_of(rows, 1))) break;
+        if (!visit(context, sqlite3_column_int64(rows, 0), registry_text_of(rows, 1))) break;
     return registry_finish_reading(registry, rows, result, err);
 }

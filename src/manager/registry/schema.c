@@ -81,12 +81,24 @@ static const char schema_2[] = "ALTER TABLE nodes ADD COLUMN drained INTEGER NOT
                                " shares BLOB NOT NULL,"
                                " PRIMARY KEY(job, first_step)) WITHOUT ROWID;";
 
-const registry_migration_t registry_migrations[] = {{schema_1}, {schema_2}};
+/* Unequal machines: how fast each was with each model, what was said of it. */
+static const char schema_3[] = "ALTER TABLE jobs ADD COLUMN verdicts BLOB NOT NULL DEFAULT x'';"
+                               "CREATE TABLE speeds("
+                               " node_id TEXT NOT NULL,"
+                               " model_key TEXT NOT NULL,"
+                               " centicores INTEGER NOT NULL,"
+                               " micro_batch INTEGER NOT NULL,"
+                               " sample_ns INTEGER NOT NULL,"
+                               " step_ns INTEGER NOT NULL,"
+                               " wall INTEGER NOT NULL,"
+                               " PRIMARY KEY(node_id, model_key, centicores)) WITHOUT ROWID;";
+
+const registry_migration_t registry_migrations[] = {{schema_1}, {schema_2}, {schema_3}};
 const uint32_t registry_n_migrations = sizeof registry_migrations / sizeof registry_migrations[0];
 
 #define JOB_COLUMNS                                                                                          \
     "id, name, state, outcome, reason, submitted_wall, started_wall, ended_wall, request, failure, "         \
-    "elastic, workers_lost"
+    "elastic, workers_lost, verdicts"
 
 const char *const registry_sql[REGISTRY_STATEMENTS] = {
     [REGISTRY_BEGIN] = "BEGIN IMMEDIATE",
@@ -155,6 +167,18 @@ const char *const registry_sql[REGISTRY_STATEMENTS] = {
         "INSERT INTO spans(job, first_step, last_step, view, shares) VALUES(?1, ?2, ?3, ?4, ?5)",
     [REGISTRY_SPANS] = "SELECT job, first_step, last_step, view, shares FROM spans WHERE job=?1 AND "
                        "first_step>=?2 ORDER BY first_step LIMIT ?3",
+    [REGISTRY_PUT_VERDICTS] = "UPDATE jobs SET verdicts=?2 WHERE id=?1",
+    [REGISTRY_PUT_SPEED] =
+        "INSERT OR REPLACE INTO speeds(node_id, model_key, centicores, micro_batch, sample_ns, step_ns, "
+        "wall) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    [REGISTRY_TRIM_SPEEDS] =
+        "DELETE FROM speeds WHERE node_id=?1 AND (model_key, centicores) NOT IN (SELECT model_key, "
+        "centicores FROM speeds WHERE node_id=?1 ORDER BY wall DESC, model_key LIMIT ?2)",
+    [REGISTRY_SPEEDS] =
+        "SELECT node_id, model_key, centicores, micro_batch, sample_ns, step_ns, wall FROM speeds WHERE "
+        "(?1 IS NULL OR model_key=?1) ORDER BY wall DESC, node_id, model_key, centicores LIMIT ?2",
+    [REGISTRY_SPEED] = "SELECT micro_batch, sample_ns, step_ns, wall FROM speeds WHERE node_id=?1 AND "
+                       "model_key=?2 AND centicores=?3",
     [REGISTRY_PUT_META] = "INSERT OR REPLACE INTO meta(key, value) VALUES(?1, ?2)",
     [REGISTRY_GET_META] = "SELECT value FROM meta WHERE key=?1",
     [REGISTRY_EVENTS] = "SELECT wall, text FROM events WHERE job=?1 ORDER BY id",

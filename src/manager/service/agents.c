@@ -123,6 +123,9 @@ void agents_on_message(void *context, rpc_call_t *call, const ProtobufCMessage *
     case INSPAN__V1__AGENT_UP__KIND_NOTE:
         fleet_note(service->fleet, session->node, up->note, os_now());
         break;
+    case INSPAN__V1__AGENT_UP__KIND_VERDICT:
+        fleet_verdict(service->fleet, session->node, up->verdict, os_now());
+        break;
     case INSPAN__V1__AGENT_UP__KIND_ARTIFACT: take_artifact(service, session, up->artifact); break;
     case INSPAN__V1__AGENT_UP__KIND_LEDGER:
         fleet_ledger(service->fleet, session->node, up->ledger, os_now());

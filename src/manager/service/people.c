@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/protocol.h"
+#include "base/vec.h"
+#include "manager/jobs/convert.h"
 #include "manager/service/service_internal.h"
 
 #define JOBS_LISTED 200
@@ -191,4 +193,50 @@ void people_cancel(void *context, rpc_call_t *call, const ProtobufCMessage *mess
         service_fail(call, &err);
     else
         reply_job(call, job);
+}
+
+typedef struct speed_list {
+    vec_of(Inspan__V1__Speed *) speeds;
+    size_t bytes;
+    bool good;
+} speed_list_t;
+
+static bool take_speed(void *context, const registry_speed_t *row)
+{
+    speed_list_t *list = context;
+    Inspan__V1__Speed speed = INSPAN__V1__SPEED__INIT;
+    speed.node_id = (char *)row->node_id;
+    speed.model_key = (char *)row->model_key;
+    speed.cores = row->centicores / 100.0;
+    speed.micro_batch = row->micro_batch;
+    speed.sample_ns = row->sample_ns;
+    speed.step_ns = row->step_ns;
+    speed.wall_ns = row->wall;
+    list->bytes += protobuf_c_message_get_packed_size(&speed.base) + 8;
+    if (list->bytes > LIST_BYTES) return false;
+    Inspan__V1__Speed *copy = convert_copy(&speed.base); /* the row is gone after the visit */
+    list->good = copy != NULL && VEC_PUSH(&list->speeds, copy);
+    if (!list->good && copy != NULL) inspan__v1__speed__free_unpacked(copy, NULL);
+    return list->good;
+}
+
+void people_list_speeds(void *context, rpc_call_t *call, const ProtobufCMessage *message)
+{
+    service_t *service = context;
+    const char *key = ((const Inspan__V1__SpeedsRequest *)message)->model_key;
+    speed_list_t list = {.good = true};
+    inspan_error_t err;
+    inspan_status_t status = registry_each_speed(service->registry, key[0] != '\0' ? key : NULL,
+                                                 FLEET_SPEEDS_MAX, take_speed, &list, &err);
+    Inspan__V1__SpeedList reply = INSPAN__V1__SPEED_LIST__INIT;
+    reply.speeds = list.speeds.items;
+    reply.n_speeds = list.speeds.n;
+    if (status != INSPAN_OK)
+        service_fail(call, &err);
+    else if (list.good)
+        rpc_call_reply(call, &reply.base);
+    else
+        reply_no_memory(call);
+    for (size_t i = 0; i < list.speeds.n; i++) inspan__v1__speed__free_unpacked(list.speeds.items[i], NULL);
+    vec_free(&list.speeds);
 }

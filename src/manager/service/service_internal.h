@@ -54,6 +54,7 @@ void people_list_jobs(void *context, rpc_call_t *call, const ProtobufCMessage *m
 void people_get_job(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void people_cancel(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void people_drain(void *context, rpc_call_t *call, const ProtobufCMessage *message);
+void people_list_speeds(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 void people_unban(void *context, rpc_call_t *call, const ProtobufCMessage *message);
 
 /* spans.c */
