@@ -65,7 +65,7 @@ void sim_config_draw(sim_t *sim)
     config->more_nodes = (uint32_t)sim_draw_below(&draw, 3);
     config->min_nodes = sim_draw_below(&draw, 3) == 0 && config->first_nodes > 2 ? 2 : 1;
     config->max_nodes = config->first_nodes + (uint32_t)sim_draw_below(&draw, 3);
-    config->leases = 4 + (uint32_t)sim_draw_below(&draw, SIM_LEASES - 3);
+    config->leases = 4 + (uint32_t)sim_draw_below(&draw, 5);
     config->buckets = 2 + (uint32_t)sim_draw_below(&draw, SIM_BUCKETS - 1);
     config->elements = 2 + (uint32_t)sim_draw_below(&draw, SIM_ELEMENTS - 1);
     config->steps = 3 + (uint32_t)sim_draw_below(&draw, SIM_STEPS - 2);
@@ -96,6 +96,11 @@ void sim_config_draw(sim_t *sim)
         config->drop = sim_draw_below(&draw, 4) == 0;
         config->settle = settles[sim_draw_below(&draw, 3)];
         config->cool_down = NS_PER_MS;
+    }
+    uint64_t shares = sim_mix(sim->options.seed ^ 0x57ea1);
+    if (sim_draw_below(&shares, 2)) {
+        config->policy = sim_draw_below(&shares, 2) ? SIM_POLICY_PACE : SIM_POLICY_RANDOM;
+        config->leases = SIM_LEASES / 3 + (uint32_t)sim_draw_below(&shares, SIM_LEASES - SIM_LEASES / 3 + 1);
     }
     for (uint32_t h = 0; h < SIM_HOSTS; h++) {
         sim->mono_offset[h] =

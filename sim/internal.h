@@ -321,6 +321,12 @@ void sim_comm_ended(sim_t *sim, sim_worker_t *worker, sim_pipe_t *pipe);        
 void sim_comm_tick(sim_t *sim, sim_worker_t *worker);
 void sim_comm_free_cache(void);
 
+/* policy.c */
+elastic_policy_t sim_policy(sim_t *sim);
+elastic_pace_t sim_pace(const sim_t *sim, const sim_worker_t *worker, ns_t lease);
+/* false: nothing is known. */
+bool sim_first_paces(const sim_t *sim, const sim_view_t *view, elastic_pace_t paces[SIM_WORLD]);
+
 /* worker.c */
 sim_worker_t *sim_worker_start(sim_t *sim, uint32_t number, uint32_t host, bool newcomer, uint64_t first_step,
                                const sim_model_t *model);
@@ -399,6 +405,7 @@ void sim_check_ended(sim_t *sim);
 #define SIM_PLANT_OWN(X)                                                                                     \
     X(LOSTLEASE, "driver: of a micro-batch only the first lease gets into the first bucket")                 \
     X(PASSLOCAL, "driver: a salvaged bucket is passed on as its local sum")                                  \
+    X(NOMORE, "driver: after an answered claim it does not look again")                                      \
     X(KEEPSUMS, "driver: local sums stay after a commit")                                                    \
     X(CHUNKVERSION, "driver: a chunk of weights is sent with a version that it does not have")               \
     X(FULLNEWCOMER, "manager: a newcomer is started as if it had all weights")                               \

@@ -7,6 +7,7 @@
  *   net.c       pipes: FIFO byte streams between processes, with delay, cuts, and tails that are lost
  *   tensor.c    tiny real tensors and the oracle: what one machine alone would compute
  *   comm.c      the communicator of a view: opening, executor of schedules, transfers, poison
+ *   policy.c    who computes how much: shares and steals
  *   worker.c    session and step driver of a worker, around core/step/elastic
  *   agent.c     supervision of workers on a node
  *   manager.c   shell around core/control and core/sched
@@ -34,7 +35,7 @@ enum {
     SIM_WORLD = 8,             /* members of a view */
     SIM_BUCKETS = 4,           /* the tally included */
     SIM_ELEMENTS = 6,          /* gradients in a bucket */
-    SIM_LEASES = 8,            /* of a step */
+    SIM_LEASES = 24,           /* of a step */
     SIM_WIDTH = SIM_ELEMENTS + SIM_LEASES, /* most elements of a reduced bucket */
     SIM_STEPS = 12,                        /* training steps */
     SIM_FAULTS = 32,
@@ -47,13 +48,16 @@ typedef struct sim_pipe sim_pipe_t;
 
 /* ---- What a history is made of: drawn from the seed ------------------------------------------- */
 
+typedef enum sim_policy_kind { SIM_POLICY_NONE, SIM_POLICY_PACE, SIM_POLICY_RANDOM } sim_policy_kind_t;
+
 typedef struct sim_config {
     uint32_t first_nodes, more_nodes; /* there at the start; arriving later */
     uint32_t min_nodes, max_nodes;
     uint32_t leases, buckets, steps; /* buckets: the tally included; steps: training steps */
     uint32_t elements;
-    uint32_t algorithm;  /* sched_algorithm_t */
-    uint32_t micro;      /* leases of a micro-batch at most */
+    uint32_t algorithm; /* sched_algorithm_t */
+    uint32_t micro;     /* leases of a micro-batch at most */
+    sim_policy_kind_t policy;
     uint32_t keep_every; /* a checkpoint every so many steps; 0: none */
     bool drop;
     bool dense; /* few members and buckets, many faults of which one comes on top of the other */

@@ -65,7 +65,9 @@ static void feed(sim_t *sim, sim_worker_t *worker, const elastic_event_t *event)
 {
     if (worker->core == NULL || sim->over) return;
     worker->handling = true;
-    inspan_status_t status = elastic_handle(worker->core, event);
+    elastic_event_t now = *event;
+    now.now = sim->now + sim->mono_offset[worker->host];
+    inspan_status_t status = elastic_handle(worker->core, &now);
     worker->handling = false;
     if (!alive(sim, worker) || sim->over) return;
     if (status == INSPAN_PENDING) {
@@ -156,6 +158,9 @@ static void perform(void *context, const elastic_action_t *action)
         worker->work_view = action->view;
         memset(worker->ready_told, 0, sizeof worker->ready_told);
         break;
+    case ELASTIC_DO_MORE:
+        if (!sim_planted(NOMORE)) worker->work_due = true;
+        break;
     case ELASTIC_DO_PASS:
         if (here)
             sim_comm_give(sim, worker, action->peer, action->bucket, false, action->step,
@@ -208,6 +213,8 @@ static void bucket_ready(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
 
 static void hint(sim_t *sim, sim_worker_t *worker)
 {
+    const elastic_pace_t pace = sim_pace(sim, worker, lease_time(sim, worker, 1));
+    elastic_set_pace(worker->core, &pace);
     uint64_t hash = 1;
     if (elastic_complete(worker->core))
         for (uint32_t b = 0; b + 1 < sim->config.buckets; b++)
@@ -260,6 +267,9 @@ static void next_batch(sim_t *sim, sim_worker_t *worker)
     worker->stage = 0;
     worker->batch_step = elastic_step(worker->core);
     if (last) worker->work_due = false;
+    elastic_event_t begin = {.type = ELASTIC_EV_BEGIN, .lease = first, .n = n};
+    feed(sim, worker, &begin);
+    if (!alive(sim, worker) || sim->over) return;
     sim_push(sim, lease_time(sim, worker, n), SIM_EV_WORK, worker->slot, ++worker->token,
              sim->processes[sim_worker_process(worker->slot)].life);
 }
@@ -330,6 +340,8 @@ static void enter_view(sim_t *sim, sim_worker_t *worker)
                              .numbers = view->numbers,
                              .n = view->world,
                              .index = index};
+    elastic_pace_t paces[SIM_WORLD];
+    if (view->first && sim_first_paces(sim, view, paces)) event.paces = paces;
     feed(sim, worker, &event);
     if (sim_planted(LATEDONE)) {
         worker->work_due = true;
@@ -535,6 +547,7 @@ static void open_core(sim_t *sim, sim_worker_t *worker)
                              .buckets = config->buckets,
                              .layout = 0x1a1a,
                              .drop = config->drop,
+                             .policy = sim_policy(sim),
                              .planted = sim_planted_core()};
     if (elastic_open(&core, perform, worker, &worker->core) != INSPAN_OK) abort();
 }

@@ -91,7 +91,8 @@ static void perform(void *context, const elastic_action_t *action)
             e->send_failed = true;
         return;
     }
-    if (action->type == ELASTIC_DO_WORK) note_owners(e);
+    if (action->type == ELASTIC_DO_WORK || action->type == ELASTIC_DO_MORE) note_owners(e);
+    if (action->type == ELASTIC_DO_MORE) return; /* whoever waits is woken by the event that brought it */
     if (action->type == ELASTIC_DO_COMMIT) note_commit(e);
     push_todo(e, action);
 }
@@ -326,6 +327,7 @@ static bool do_one(inspan_elastic_t *e, const driver_todo_t *todo)
         log_warn("step %" PRIu64 ": no member has all weights any more", todo->step);
         break;
     case ELASTIC_DO_COMMIT:
+    case ELASTIC_DO_MORE:
     case ELASTIC_DO_SEND: break;
     }
     return true;

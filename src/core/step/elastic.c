@@ -23,6 +23,7 @@ inspan_status_t elastic_open(const elastic_config_t *config, elastic_do_fn perfo
     made->context = context;
     made->step = config->newcomer ? 0 : config->first_step;
     made->role = config->newcomer ? ELASTIC_FRESH : ELASTIC_FULL;
+    made->pace = ELASTIC_PACE_UNKNOWN;
     memset(made->owner, NOBODY, sizeof made->owner);
     *e = made;
     return INSPAN_OK;
@@ -46,7 +47,7 @@ elastic_message_t *elastic_draft(elastic_t *e, elastic_message_type_t type)
 {
     elastic_message_t *out = &e->out;
     out->type = type;
-    out->complete = out->leave = false;
+    out->complete = out->leave = out->last = false;
     out->view = e->view;
     out->step = e->step;
     out->layout = e->config.layout; /* Y1: the layout of the step that it opens or is about */
@@ -99,13 +100,13 @@ static bool view_is_sound(const elastic_t *e, const elastic_event_t *event)
     return true;
 }
 
-/* What the ended view had granted, by number: under drop, survivors' leases are not dropped with those of the
- * lost. */
+/* What the ended view had granted or reserved, by number: under drop, survivors' leases are not dropped with
+ * those of the lost. */
 static void remember_grants(elastic_t *e)
 {
     if (!e->live) return;
     for (uint32_t lease = 0; lease < e->config.leases; lease++)
-        e->grantee[lease] = e->owner[lease] == NOBODY ? 0 : e->numbers[e->owner[lease]] + 1ull;
+        e->grantee[lease] = e->owner[lease] == NOBODY ? 0 : e->numbers[e->owner[lease] & ~RESERVED] + 1ull;
 }
 
 static void enter_view(elastic_t *e, const elastic_event_t *event)
@@ -120,6 +121,9 @@ static void enter_view(elastic_t *e, const elastic_event_t *event)
     e->live = e->voted = e->stuck = e->told_leave = e->left = false;
     e->full = e->reported = e->votes = e->complete = e->wish = 0;
     e->salvaged = e->ready = e->promised = EMPTY_SET;
+    memset(e->share, 0, sizeof e->share);
+    for (uint32_t i = 0; i < e->n; i++)
+        e->paces[i] = event->paces != NULL ? elastic_sound_pace(&event->paces[i]) : ELASTIC_PACE_UNKNOWN;
     if (PLANTED(e, DROPHELD)) e->held = EMPTY_SET;
 }
 
@@ -144,7 +148,7 @@ static inspan_status_t on_view(elastic_t *e, const elastic_event_t *event)
     }
     /* Everyone derives the same table from the same view: the grants of this view (L1). */
     e->full = all_members(e->n);
-    elastic_table(e->full, set_first(e->config.leases), e->step + 1 == elastic_end(e), e->owner);
+    elastic_share_out(e, e->full, set_first(e->config.leases), e->step, e->share, e->owner);
     e->dropped = EMPTY_SET;
     elastic_open_step(e, NULL);
     return elastic_progress(e);
@@ -160,18 +164,35 @@ static inspan_status_t on_broken(elastic_t *e, const elastic_event_t *event)
 
 /* ---- computing and reducing ---- */
 
-/* L1: a lease counts only by a grant of this view. L2, that it is in the local sums of all buckets, is the
- * shell's. */
-static inspan_status_t on_computed(elastic_t *e, const elastic_event_t *event)
+/* L1: a lease counts only by a grant of this view. */
+static inspan_status_t check_run(elastic_t *e, const elastic_event_t *event)
 {
     bool late = PLANTED(e, LATEDONE);
     if (!e->live && !late) return elastic_misuse(e, "leases computed without a grant of this view");
     if (event->n == 0 || event->lease >= e->config.leases || event->n > e->config.leases - event->lease)
         return elastic_misuse(e, "computed leases out of range");
     for (uint32_t lease = event->lease; lease < event->lease + event->n; lease++)
-        if ((!elastic_has(&e->granted, lease) || elastic_has(&e->computed, lease)) && !PLANTED(e, LATEDONE))
+        if ((!elastic_has(&e->granted, lease) || elastic_has(&e->computed, lease)) && !late)
             return elastic_misuse(e, "lease %u computed twice or not granted", lease);
+    return INSPAN_OK;
+}
+
+static inspan_status_t on_begin(elastic_t *e, const elastic_event_t *event)
+{
+    inspan_status_t status = check_run(e, event);
+    if (status != INSPAN_OK) return status;
+    for (uint32_t i = 0; i < event->n; i++) set_add(&e->begun, event->lease + i);
+    elastic_claim_if_due(e);
+    return INSPAN_OK;
+}
+
+/* L2, that it is in the local sums of all buckets, is the shell's. */
+static inspan_status_t on_computed(elastic_t *e, const elastic_event_t *event)
+{
+    inspan_status_t status = check_run(e, event);
+    if (status != INSPAN_OK) return status;
     for (uint32_t i = 0; i < event->n; i++) set_add(&e->computed, event->lease + i);
+    elastic_claim_if_due(e);
     return elastic_progress(e);
 }
 
@@ -284,7 +305,8 @@ static inspan_status_t check_settings(elastic_t *e, uint32_t from)
                             " (view %" PRIu64 ", step %" PRIu64 "): do the models differ?",
                             e->numbers[from], m->layout, e->config.number, e->config.layout, e->view,
                             m->step);
-    if (m->type == ELASTIC_VOTE || m->type == ELASTIC_LEAVE) return INSPAN_OK;
+    bool counts = m->type == ELASTIC_REPORT || m->type == ELASTIC_DECIDE || m->type == ELASTIC_COMMIT;
+    if (!counts) return INSPAN_OK;
     if (m->leases != e->config.leases)
         return differs(e, from, "leases in a step", m->leases, e->config.leases);
     if (m->buckets != e->config.buckets) return differs(e, from, "buckets", m->buckets, e->config.buckets);
@@ -312,6 +334,8 @@ static inspan_status_t take_message(elastic_t *e, uint32_t from)
     case ELASTIC_DECIDE: return elastic_on_decide(e, from);
     case ELASTIC_VOTE: return elastic_on_vote(e, from);
     case ELASTIC_COMMIT: return elastic_on_commit(e, from);
+    case ELASTIC_CLAIM: return elastic_on_claim(e, from);
+    case ELASTIC_GRANT: return elastic_on_grant(e, from);
     case ELASTIC_LEAVE: break;
     }
     return on_wish(e, from);
@@ -350,10 +374,12 @@ static inspan_status_t on_message(elastic_t *e, const elastic_event_t *event)
 inspan_status_t elastic_handle(elastic_t *e, const elastic_event_t *event)
 {
     if (e->phase == ELASTIC_FAILED) return e->error.status;
+    if (event->now > e->now) e->now = event->now;
     switch (event->type) {
     case ELASTIC_EV_VIEW: return on_view(e, event);
     case ELASTIC_EV_BROKEN: return on_broken(e, event);
     case ELASTIC_EV_MESSAGE: return on_message(e, event);
+    case ELASTIC_EV_BEGIN: return on_begin(e, event);
     case ELASTIC_EV_COMPUTED: return on_computed(e, event);
     case ELASTIC_EV_READY: return on_ready(e, event);
     case ELASTIC_EV_REDUCED: return on_reduced(e, event);

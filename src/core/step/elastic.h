@@ -28,11 +28,21 @@
  * is checked by the shell: local sums carry elastic_contribution() behind the gradients, the reduced bucket
  * must have elastic_expected().
  *
- * Leases. The whole table is granted with the view's first step, with COMMIT (for the next step) and with
- * DECIDE (what is left of this one): GRANT and LAST ride there. A shell takes a run by elastic_grant, adds it
- * to the local sums of *all* buckets (L2: salvaged ones too), then feeds COMPUTED. In the backward pass of
- * the run that elastic_grant called `last` (or at once, when it gives none and says last) it feeds READY for
- * each bucket.
+ * Leases. The table rides on the view's first step, on COMMIT (for the next step) and on DECIDE (for what is
+ * left of this one). It grants leases (GRANT, L1), and with a policy it may only *reserve* the tail of a
+ * member's share. LAST rides there too, for every member for which it reserves nothing. A shell takes a run
+ * by elastic_grant, says BEGIN, adds it to the local sums of *all* buckets (L2: salvaged ones too), then
+ * feeds COMPUTED. In the backward pass of the run that elastic_grant called `last` (or at once, when it gives
+ * none and says last) it feeds READY for each bucket.
+ *
+ * Stealing. A member that begins the last run it was granted, and has no LAST yet, sends CLAIM; the leader
+ * answers with GRANT: the next run of its reserve, there when the run ends. What is left for its last run
+ * comes with LAST. Before that the leader asks the policy whether leases that are still *reserved* for
+ * somebody else, who will be late, are better done by this one. A granted lease is never taken back. Every
+ * claim is answered with a lease or with LAST (L4), so all end: also for a member whose whole reserve went to
+ * others. A claim that crosses a change of the view is void (V1). How the shell learns of an answer: DO_MORE,
+ * then elastic_grant says what there is now (n = 0 and last: the local sums are final at once, as they are).
+ * Without a policy, with one full member and in light steps the table grants everything, and nobody claims.
  *
  * drop. Where a bucket must be reduced anew and none is held, leases that neither any survivor has computed
  * nor any survivor was granted (the lost ones') are not granted again but recorded as dropped (D1 - D3):
@@ -69,6 +79,50 @@ static inline bool elastic_has(const elastic_set_t *set, uint32_t i)
     return i < 256 && (set->words[i / 64] >> (i % 64) & 1) != 0;
 }
 
+/*
+ * What a member says of itself with VOTE and REPORT: hints, they decide who computes what and never a result
+ * (C2). In leases.
+ */
+typedef struct elastic_pace {
+    uint64_t lease_ns; /* pure compute of one lease; 0: unknown */
+    uint64_t step_ns;  /* of each step whatever the share: update, reductions, input that is not hidden */
+    uint32_t run;      /* leases of one micro-batch as it likes them; 0: it wants all at once */
+    uint32_t last;     /* leases of the last one: as many as hiding the reduction needs; 0: like run */
+    uint32_t most;     /* at most so many in a step (memory, its owner); 0: takes part without leases */
+} elastic_pace_t;
+
+#define ELASTIC_PACE_NS_MAX 1000000000000000u /* of a lease or a step; larger ones are taken for this */
+/* Nothing known: everything at once, as many as there are. */
+#define ELASTIC_PACE_UNKNOWN ((elastic_pace_t){.most = ELASTIC_LEASES_MAX})
+
+/* Of one member in this step, as the leader knows it. In leases. */
+typedef struct elastic_progress_of {
+    elastic_pace_t pace;
+    uint32_t reserved; /* not granted yet */
+    uint32_t granted;  /* in this step and view */
+    uint32_t computed; /* of these: so many were, at its last claim */
+    int64_t heard_at;  /* its last claim, or the opening of the step */
+    bool full, sealed; /* sealed: it has LAST */
+} elastic_progress_of_t;
+
+/*
+ * Who computes what; pure functions, called inside elastic_handle. What they return is checked: no answer of
+ * theirs can break the accounting. In a first view every member calls split, with the same arguments: it must
+ * give the same on every machine.
+ */
+typedef struct elastic_policy {
+    /* Shares of `leases` for the members in `full` (bit per index), 0 for the others; their sum is `leases`,
+     * or equal shares are taken instead. share (n): in: those of the step before, so that small gains change
+     * nothing (all 0: none). */
+    void (*split)(void *context, uint32_t leases, uint64_t full, uint32_t n, const elastic_pace_t *pace,
+                  uint32_t *share);
+    /* Member `to` has claimed, and has no more than its last run reserved: so many leases of *from's reserve
+     * are better done by it; 0: none, it gets LAST. members: (n). */
+    uint32_t (*steal)(void *context, int64_t now, int64_t opened_at, uint32_t n,
+                      const elastic_progress_of_t *members, uint32_t to, uint32_t *from);
+    void *context;
+} elastic_policy_t;
+
 typedef struct elastic_config {
     uint32_t number; /* of this worker in the job */
     bool newcomer;   /* starts fresh: no weights yet (a member of a `first` view: false) */
@@ -79,7 +133,8 @@ typedef struct elastic_config {
     uint32_t buckets; /* 1 .. ELASTIC_BUCKETS_MAX, the tally included */
     uint64_t layout;  /* hash of the bucket layout (Y1) */
     bool drop;        /* on_loss: drop */
-    uint32_t planted; /* PLANTED_* bits of planted.h: read only in a build with INSPAN_PLANTED */
+    elastic_policy_t policy; /* split NULL: equal shares. steal NULL: everything is granted by the table */
+    uint32_t planted;        /* PLANTED_* bits of planted.h: read only in a build with INSPAN_PLANTED */
 } elastic_config_t;
 
 typedef enum elastic_phase {
@@ -108,6 +163,9 @@ typedef enum elastic_event_type {
     ELASTIC_EV_BROKEN,   /* view: its communicator is poisoned, nothing of it counts any more. A micro-batch
                             under   way goes on to its COMPUTED. */
     ELASTIC_EV_MESSAGE,  /* from, data, bytes (read during the call alone) */
+    ELASTIC_EV_BEGIN,    /* lease, n: the run, as elastic_grant gave it, is begun: whoever begins its last one
+                            claims. Before any other event, or a run may be claimed too late (COMPUTED says
+                            BEGIN where it was not said) */
     ELASTIC_EV_COMPUTED, /* lease, n: these leases are in the local sums of all buckets. Counts until the next
                             VIEW */
     ELASTIC_EV_READY,   /* view, bucket: its local sum is final for this view. Gradients: in any order, before
@@ -132,6 +190,9 @@ typedef struct elastic_event {
     size_t bytes;
     uint32_t lease, bucket;
     uint64_t step;
+    int64_t now; /* monotonic time of the shell, ns: for the policy alone; 0: as before */
+    /* VIEW: (n) what is known of the members; NULL: nothing. With first_view the same on all of them. */
+    const elastic_pace_t *paces;
 } elastic_event_t;
 
 /*
@@ -143,6 +204,7 @@ typedef enum elastic_action_type {
     ELASTIC_DO_SEND, /* peer, data, bytes (valid during the call alone) */
     ELASTIC_DO_WORK, /* a step begins or goes on: ask elastic_grant; there are leases to compute, or the local
                         sums are final at once. Not done where nothing is to be reduced. */
+    ELASTIC_DO_MORE, /* a claim was answered: ask elastic_grant again */
     ELASTIC_DO_REDUCE,     /* bucket: start its all-reduce; in one order on all members of the view */
     ELASTIC_DO_PASS,       /* bucket, peer: send it the held bucket (its reduced value, not the local sum) */
     ELASTIC_DO_TAKE,       /* bucket, peer: receive it; then REDUCED */
@@ -195,11 +257,16 @@ const inspan_error_t *elastic_error(const elastic_t *e);
  * last READY. */
 void elastic_hint(elastic_t *e, uint64_t hash);
 
+/* What this member is like, from its next vote or report on: also how it is granted. Values beyond their
+ * limits are taken for these. Until the first call: ELASTIC_PACE_UNKNOWN. */
+void elastic_set_pace(elastic_t *e, const elastic_pace_t *pace);
+
 /* ---- queries: pure ---- */
 
 /* Next run of leases that are granted and not computed: [*first, *first + *n), contiguous, *n <= most. *last:
- * after it there are none (and the local sums become final). None left: *n = 0, *last = true. Outside RUN: *n
- * = 0, *last = false. It gives the same answer until COMPUTED. */
+ * after it there are none and none will come (the local sums become final). None left: *n = 0 and *last =
+ * true; or, before LAST, *n = 0 and *last = false: DO_MORE will come. Outside RUN: *n = 0, *last = false. It
+ * gives the same answer until COMPUTED or DO_MORE. */
 void elastic_grant(const elastic_t *e, uint32_t most, uint32_t *first, uint32_t *n, bool *last);
 
 elastic_phase_t elastic_phase(const elastic_t *e);
@@ -212,11 +279,17 @@ uint32_t elastic_members(const elastic_t *e, const uint32_t **numbers,
                          uint32_t *index);     /* returns how many */
 uint64_t elastic_full_set(const elastic_t *e); /* bit per index; in RUN */
 
-/* Owner (index) of a lease by the grants of this view, ELASTIC_MEMBERS_MAX: none. In RUN. */
+/* Owner (index) of a lease in this step and view, as far as this member knows: by the table (granted or
+ * reserved), by grants to this member, on the leader by all. ELASTIC_MEMBERS_MAX: none. In RUN. */
 uint32_t elastic_owner(const elastic_t *e, uint32_t lease);
 elastic_set_t elastic_computed(const elastic_t *e); /* D: in the local sums of this step */
 elastic_set_t
 elastic_contribution(const elastic_t *e); /* D and what is still granted: what a READY bucket holds */
+/* Of a member, the newest that is known here: the leader knows what each said last, another member what the
+ * view brought. */
+elastic_pace_t elastic_pace_of(const elastic_t *e, uint32_t member);
+/* Leases that this member was given and another's were by the table, since it was opened. */
+uint64_t elastic_stolen(const elastic_t *e);
 elastic_set_t elastic_dropped(const elastic_t *e); /* leases that do not count in this step */
 elastic_set_t
 elastic_expected(const elastic_t *e); /* what a reduced bucket of this view must count, once each */
@@ -240,17 +313,21 @@ const char *elastic_action_name(elastic_action_type_t type);
  * histories. */
 const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view, uint64_t *step);
 
+/* clang-format off */
 /*
  * Messages, little-endian. A set is 32 bytes, bit i % 8 of byte i / 8; bits beyond the count are zero. All
  * have
  *
  *   OFFSET SIZE MEANING
- *        0    4 type: 1 REPORT, 2 DECIDE, 3 VOTE, 4 COMMIT, 5 LEAVE
- *        4    4 flags: 1 complete (VOTE), 2 wants to leave (REPORT); others zero
+ *        0    4 type: 1 REPORT, 2 DECIDE, 3 VOTE, 4 COMMIT, 5 LEAVE, 6 CLAIM, 7 GRANT
+ *        4    4 flags: 1 complete (VOTE), 2 wants to leave (REPORT), 4 last (GRANT); others zero
  *        8    8 view, 1 .. 2^32 - 1
- *       16    8 step: REPORT, VOTE, LEAVE: the one its sender works on; DECIDE: the one that goes on;
- *               COMMIT: the committed one
+ *       16    8 step: REPORT, VOTE, LEAVE, CLAIM, GRANT: the one its sender works on; DECIDE: the one that
+ *               goes on; COMMIT: the committed one
  *       24    8 hash of the bucket layout (COMMIT, DECIDE: of the step that they open; Y1)
+ *
+ * A pace is 32 bytes: 8 lease_ns, 8 step_ns, 4 run, 4 last, 4 most, 4 zero.
+ * An owner is a byte: the member's index; with 128 added: reserved for it; 255: nobody.
  *
  * REPORT, member -> leader                            DECIDE, leader -> member (each its own)
  *       32    2 leases                                      32    8 full set, bit per index
@@ -261,16 +338,25 @@ const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view,
  *       72   32 given up: granted, not computed             48   32 dropped leases
  *      104   32 dropped leases                              80   32 salvaged buckets
  *      136   32 held buckets                               112    m per index: chunk to give it (a full
- * receiver) or 168   32 chunks here                                         to take from it (a newcomer);
- * 255: none 200   4h per held bucket: tag                          +    l per lease: index of its owner; 255:
- * nobody
- *                                                             +  13s per salvaged bucket: 4 tag, 1 source, 8
- * who needs it VOTE, member -> leader                              COMMIT, leader -> member (each its own) 32
- * 8 hint                                        32    8 hint 40   32 chunks here 40    8 full set 48    2
- * leases 50    2 buckets 52    1 members LEAVE, member -> leader: the header alone                 53    3
- * zero 56    m chunks, as in DECIDE
- *                                                            +    l owners, as in DECIDE
+ *      168   32 chunks here                                         receiver) or to take from it (a newcomer);
+ *      200   32 pace                                                255: none
+ *      232   4h per held bucket: tag                          +    l owner of each lease
+ *                                                             +  13s per salvaged bucket: 4 tag, 1 source,
+ *                                                                   8 who needs it
+ * VOTE, member -> leader                              COMMIT, leader -> member (each its own)
+ *       32    8 hint                                        32    8 hint
+ *       40   32 chunks here                                 40    8 full set
+ *       72   32 pace                                        48    2 leases
+ *                                                           50    2 buckets
+ * LEAVE, member -> leader: the header alone                 52    1 members
+ *                                                           53    3 zero
+ * CLAIM, member -> leader                                   56    m chunks, as in DECIDE
+ *       32    4 leases computed of those granted here        +    l owners, as in DECIDE
+ *       36    4 zero
+ *                                                     GRANT, leader -> member
+ *                                                           32   32 leases; none: with last only
  */
+/* clang-format on */
 #define ELASTIC_HEADER_BYTES 32
 
 #endif

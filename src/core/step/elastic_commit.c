@@ -50,10 +50,12 @@ void elastic_open_step(elastic_t *e, const uint8_t *plan)
     e->next_reduce = 0;
     for (uint32_t lease = 0; lease < e->config.leases; lease++) /* L1: the grants of this view */
         if (e->owner[lease] == e->index) set_add(&e->granted, lease);
+    elastic_open_claims(e);
     promise_chunks(e, plan);
     elastic_tell_leave(e);
     if (!set_empty(set_minus(elastic_buckets_of(e, e->step), e->salvaged)))
         elastic_do(e, ELASTIC_DO_WORK, 0, 0);
+    elastic_claim_if_due(e);
 }
 
 /* ---- the commit ---- */
@@ -88,12 +90,12 @@ static inspan_status_t check_commit(elastic_t *e, const elastic_message_t *m)
                             m->step, e->config.number, elastic_role_name(e->role));
     bool end = m->step + 1 == elastic_end(e);
     for (uint32_t lease = 0; lease < e->config.leases; lease++)
-        if (end ? m->owner[lease] != NOBODY : !in(m->full, m->owner[lease]))
+        if (end ? m->owner[lease] != NOBODY : !in(m->full, m->owner[lease] & ~RESERVED))
             return elastic_fail(e, INSPAN_MISMATCH,
                                 "rank %u committed step %" PRIu64
                                 " and granted lease %u to member %u, which is"
                                 " not full",
-                                leader, m->step, lease, m->owner[lease]);
+                                leader, m->step, lease, m->owner[lease] & ~RESERVED);
     if (e->hint != 0 && m->hint != 0 && e->hint != m->hint)
         return elastic_fail(e, INSPAN_MISMATCH,
                             "weights before step %" PRIu64 " differ: rank %u has %016" PRIx64
@@ -144,7 +146,7 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from)
 static bool may_vote(const elastic_t *e)
 {
     bool through = set_empty(e->granted) || elastic_has(&e->ready, e->config.buckets - 1);
-    return !e->voted && elastic_holds_all(e) && set_empty(e->promised) && through &&
+    return !e->voted && e->sealed && elastic_holds_all(e) && set_empty(e->promised) && through &&
            set_empty(set_minus(e->granted, e->computed));
 }
 
@@ -160,12 +162,14 @@ static void vote(elastic_t *e)
         if (e->said_complete) e->complete |= 1ull << LEADER;
         e->hints[LEADER] = e->hint;
         e->here[LEADER] = chunks;
+        e->paces[LEADER] = e->pace;
         return;
     }
     elastic_message_t *out = elastic_draft(e, ELASTIC_VOTE);
     out->complete = e->said_complete;
     out->chunks = chunks;
     out->hint = e->hint;
+    out->pace = e->pace;
     elastic_send(e, LEADER);
     if (PLANTED(e, EARLYAPPLY)) elastic_commit_step(e);
 }
@@ -194,6 +198,7 @@ inspan_status_t elastic_on_vote(elastic_t *e, uint32_t from)
     if (m->complete) e->complete |= 1ull << from;
     e->hints[from] = m->hint;
     e->here[from] = m->chunks;
+    e->paces[from] = m->pace;
     return elastic_progress(e);
 }
 
@@ -264,7 +269,7 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
     out->hint = hint;
     out->full = full;
     elastic_set_t leases = opened == elastic_end(e) ? EMPTY_SET : set_first(e->config.leases);
-    elastic_table(full, leases, opened + 1 == elastic_end(e), out->owner);
+    elastic_share_out(e, full, leases, opened, e->share, out->owner);
     uint32_t chunks = elastic_light_step(e, opened) ? 0 : e->config.buckets - 1; /* too late to be of use */
     for (uint32_t i = 1; i < e->n; i++) {
         elastic_plan(full, e->n, e->here, chunks, i, out->plan);
@@ -274,7 +279,7 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
     elastic_plan(full, e->n, e->here, chunks, LEADER, plan);
     memcpy(owner, out->owner, sizeof owner);
     for (uint32_t lease = e->config.leases; lease-- > 0 && PLANTED(e, STEALBUG);) /* its last one as well */
-        if (owner[lease] != LEADER && owner[lease] != NOBODY) {
+        if (owner[lease] != LEADER && owner[lease] < RESERVED) {
             owner[lease] = LEADER;
             break;
         }

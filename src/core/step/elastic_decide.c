@@ -178,6 +178,7 @@ inspan_status_t elastic_decide(elastic_t *e, bool *stuck)
     if (PLANTED(e, NOSALV)) out->held = EMPTY_SET;
     elastic_set_t grant = leases_to_grant(e, step, computed, given_up);
     choose_sources(e, step);
-    elastic_table(full, grant, step + 1 == elastic_end(e), out->owner);
+    uint32_t share[ELASTIC_MEMBERS_MAX] = {0}; /* of what is left: nothing to compare with */
+    elastic_share_out(e, full, grant, step, share, out->owner);
     return INSPAN_OK;
 }

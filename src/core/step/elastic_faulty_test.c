@@ -72,7 +72,9 @@ static void messages_out_of_place_fail(void **state)
         {0, 1, ELASTIC_REPORT, 0, false}, {1, 0, ELASTIC_REPORT, 0, false}, {1, 0, ELASTIC_DECIDE, 0, false},
         {1, 2, ELASTIC_DECIDE, 0, false}, {1, 0, ELASTIC_COMMIT, 0, false}, {0, 1, ELASTIC_COMMIT, 0, false},
         {1, 2, ELASTIC_COMMIT, 0, false}, {1, 2, ELASTIC_VOTE, 0, false},   {0, 1, ELASTIC_VOTE, 1, false},
-        {0, 1, ELASTIC_VOTE, 0, true},    {1, 2, ELASTIC_LEAVE, 0, false},
+        {0, 1, ELASTIC_VOTE, 0, true},    {1, 2, ELASTIC_LEAVE, 0, false},  {0, 1, ELASTIC_CLAIM, 0, false},
+        {1, 2, ELASTIC_CLAIM, 0, false},  {0, 1, ELASTIC_CLAIM, 1, false},  {1, 0, ELASTIC_GRANT, 0, false},
+        {1, 2, ELASTIC_GRANT, 0, false},  {0, 1, ELASTIC_GRANT, 0, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rig_t *rig = rig_first(3, 3, 2, 9);
@@ -171,13 +173,101 @@ static void reports_are_checked(void **state)
     }
 }
 
+/* ---- claims and grants ---- */
+
+static uint32_t never(void *context, int64_t now, int64_t opened_at, uint32_t n,
+                      const elastic_progress_of_t *members, uint32_t to, uint32_t *from)
+{
+    (void)context, (void)now, (void)opened_at, (void)n, (void)members, (void)to, (void)from;
+    return 0;
+}
+
+static void leave_it(void *context, uint32_t leases, uint64_t full, uint32_t n, const elastic_pace_t *pace,
+                     uint32_t *share)
+{
+    (void)context, (void)leases, (void)full, (void)n, (void)pace, (void)share; /* equal shares are taken */
+}
+
+/* Members 0 to 2 of 10 leases each at work on step 1: four granted, six reserved. */
+static rig_t *with_reserves(void)
+{
+    rig_t *rig = rig_open(30, 2, 50);
+    rig->config.policy = (elastic_policy_t){leave_it, never, NULL};
+    for (uint32_t i = 0; i < 3; i++) {
+        rig_join(rig, i, false);
+        elastic_set_pace(rig_member(rig, i),
+                         &(elastic_pace_t){.run = 2, .last = 2, .most = ELASTIC_LEASES_MAX});
+    }
+    rig_view(rig, true, NUMBERS(0, 1, 2));
+    rig_run_to(rig, 1);
+    return rig;
+}
+
+static void claims_are_checked(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"",
+                                        "CLAIM for step 0",
+                                        "not the leader",
+                                        "it is not full",
+                                        "computed 5 leases of the 4",
+                                        "it has its last lease"};
+    for (int bad = 0; bad < 6; bad++) {
+        rig_t *rig = with_reserves();
+        elastic_message_t m = rig_message(rig, ELASTIC_CLAIM, bad == 1 ? 0 : 1);
+        uint32_t to = bad == 2 ? 2 : 0;
+        if (bad == 3) rig_member(rig, 0)->progress[1].full = false;
+        if (bad == 4) m.done = 5;
+        for (int i = 0; i < 2 && bad == 5; i++) assert_int_equal(rig_say(rig, 0, 1, &m), INSPAN_OK);
+        assert_int_equal(rig_say(rig, to, 1, &m), bad == 0 ? INSPAN_OK : INSPAN_MISMATCH);
+        if (bad > 0) assert_non_null(strstr(elastic_error(rig_member(rig, to))->text, texts[bad]));
+        if (bad > 0) assert_non_null(strstr(elastic_error(rig_member(rig, to))->text, "rank 1"));
+        rig_close(rig);
+    }
+}
+
+static void grants_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t lease, from; /* lease 99: none */
+        uint64_t step;
+        bool claimed, last;
+        const char *text; /* NULL: right */
+    } cases[] = {{14, 0, 1, true, false, NULL},
+                 {26, 0, 1, true, true, NULL}, /* another's reserve: stolen */
+                 {99, 0, 1, true, true, NULL},
+                 {99, 0, 1, true, false, "it gives nothing"},
+                 {14, 0, 1, false, false, "nothing is claimed"},
+                 {14, 0, 2, true, false, "GRANT for step 2"},
+                 {14, 2, 1, true, false, "not from the leader"},
+                 {10, 0, 1, true, false, "granted lease 10"}, /* it has that one */
+                 {20, 0, 1, true, true, "granted lease 20"},  /* the table granted it to another */
+                 {31, 0, 1, true, true, "granted lease 31"}}; /* there is none */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rig_t *rig = with_reserves();
+        elastic_message_t m = rig_message(rig, ELASTIC_GRANT, cases[i].step);
+        if (cases[i].lease < 99) set_add(&m.granted, cases[i].lease);
+        m.last = cases[i].last;
+        if (cases[i].claimed)
+            rig_ok(rig, 1, (elastic_event_t){.type = ELASTIC_EV_BEGIN, .lease = 10, .n = 4});
+        assert_int_equal(rig_say(rig, 1, cases[i].from, &m), cases[i].text ? INSPAN_MISMATCH : INSPAN_OK);
+        const char *text = elastic_error(rig_member(rig, 1))->text;
+        if (cases[i].text && !strstr(text, cases[i].text)) fail_msg("%s: %s", cases[i].text, text);
+        if (!cases[i].text && !cases[i].last) /* the same again */
+            assert_int_equal(rig_say(rig, 1, 0, &m), INSPAN_MISMATCH);
+        rig_close(rig);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_settings_are_named),   cmocka_unit_test(other_weights_are_named),
         cmocka_unit_test(messages_out_of_place_fail), cmocka_unit_test(a_second_vote_fails),
         cmocka_unit_test(damaged_bytes_fail),         cmocka_unit_test(decisions_are_checked),
-        cmocka_unit_test(reports_are_checked),
+        cmocka_unit_test(reports_are_checked),        cmocka_unit_test(claims_are_checked),
+        cmocka_unit_test(grants_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 
 #define LEADER     0u   /* the lowest rank of a view */
 #define NOBODY     255u /* owner of a lease, chunk of a plan: none */
+#define RESERVED   128u /* added to the owner of a lease: not granted yet */
 #define EMPTY_SET  ((elastic_set_t){{0}})
 #define VIEW_LIMIT UINT32_MAX /* view numbers: tags take 4 bytes on the wire */
 
@@ -96,19 +97,24 @@ typedef enum elastic_message_type {
     ELASTIC_DECIDE,
     ELASTIC_VOTE,
     ELASTIC_COMMIT,
-    ELASTIC_LEAVE
+    ELASTIC_LEAVE,
+    ELASTIC_CLAIM,
+    ELASTIC_GRANT
 } elastic_message_type_t;
 
 /* A message as fields; each type uses its own (elastic.h has them by type). */
 typedef struct elastic_message {
     elastic_message_type_t type;
-    bool complete, leave;
+    bool complete, leave, last;
     uint64_t view, step, layout;
     uint32_t leases, buckets, members;
     elastic_role_t role;
     elastic_set_t computed, given_up, dropped;
     elastic_set_t held; /* REPORT: held buckets; DECIDE: salvaged ones */
     elastic_set_t chunks;
+    elastic_set_t granted; /* GRANT */
+    uint32_t done;         /* CLAIM: computed of those granted in this step and view */
+    elastic_pace_t pace;
     uint64_t hint;
     uint64_t full;
     uint8_t plan[ELASTIC_MEMBERS_MAX];
@@ -134,6 +140,7 @@ typedef struct elastic_report {
     elastic_role_t role;
     bool leave;
     elastic_set_t computed, given_up, dropped, held, chunks;
+    elastic_pace_t pace;
     uint32_t tag[ELASTIC_BUCKETS_MAX];
 } elastic_report_t;
 
@@ -155,7 +162,11 @@ struct elastic {
     uint64_t step, hint;
     bool voted, live; /* live: grants of this view count (L1): from entering RUN to the next VIEW */
     elastic_set_t granted, computed, dropped;
-    uint8_t owner[ELASTIC_LEASES_MAX];
+    elastic_set_t begun;               /* of the granted ones */
+    bool sealed, claimed;              /* LAST is here; a claim is open */
+    uint8_t owner[ELASTIC_LEASES_MAX]; /* or RESERVED for it */
+    elastic_pace_t pace;               /* own, of the next vote or report */
+    uint64_t stolen;
     elastic_set_t held, salvaged, ready;
     uint32_t tag[ELASTIC_BUCKETS_MAX];
     uint32_t next_reduce; /* buckets below are started, held or salvaged */
@@ -167,8 +178,8 @@ struct elastic {
     bool wants_leave, told_leave; /* told: in this view, by REPORT or LEAVE */
     bool left, stuck, ended;      /* LEFT, STUCK (of this view both), END were done */
     bool said_complete;           /* in this step's vote (N2) */
-    /* By the grants that a VIEW ended: number + 1 of the worker that each lease of this step was granted to.
-     */
+    /* By the table and grants that a VIEW ended: number + 1 of the worker that each lease of this step was
+     * for. */
     uint64_t grantee[ELASTIC_LEASES_MAX];
 
     /* leader */
@@ -176,6 +187,10 @@ struct elastic {
     uint64_t hints[ELASTIC_MEMBERS_MAX];
     elastic_set_t here[ELASTIC_MEMBERS_MAX]; /* chunks that a member needs no copy of */
     elastic_report_t reports[ELASTIC_MEMBERS_MAX];
+    elastic_pace_t paces[ELASTIC_MEMBERS_MAX];           /* in a first view: everyone's */
+    uint32_t share[ELASTIC_MEMBERS_MAX];                 /* of the last whole step of this view; 0: none */
+    elastic_progress_of_t progress[ELASTIC_MEMBERS_MAX]; /* of this step */
+    int64_t now, opened_at;
 
     elastic_message_t out, message; /* being sent, being read: kept here, too big for a stack */
     uint8_t bytes[ELASTIC_MESSAGE_MAX];
@@ -196,7 +211,8 @@ bool elastic_light_step(const elastic_t *e, uint64_t step);
 uint64_t elastic_end(const elastic_t *e);                            /* the step after the last */
 elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step); /* those that the step reduces */
 bool elastic_holds_all(const elastic_t *e);
-elastic_set_t elastic_chunks_here(const elastic_t *e); /* those that need no copy */
+elastic_pace_t elastic_sound_pace(const elastic_pace_t *pace); /* within its limits */
+elastic_set_t elastic_chunks_here(const elastic_t *e);         /* those that need no copy */
 
 /* elastic_reconcile.c */
 void elastic_reconcile(elastic_t *e); /* after a VIEW: report */
@@ -216,9 +232,20 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from);
 void elastic_tell_leave(elastic_t *e);
 void elastic_left_if_free(elastic_t *e);
 
+/* elastic_claim.c */
+void elastic_open_claims(elastic_t *e); /* a step begins, with the member's table */
+/* The member claims if it is time; the leader answers itself. */
+void elastic_claim_if_due(elastic_t *e);
+inspan_status_t elastic_on_claim(elastic_t *e, uint32_t from);
+inspan_status_t elastic_on_grant(elastic_t *e, uint32_t from);
+
 /* elastic_table.c */
-/* Grant `leases` to the full members, none of the others to anybody. */
+/* Grant `leases` to the full members in equal shares, none of the others to anybody. */
 void elastic_table(uint64_t full, elastic_set_t leases, bool saving, uint8_t owner[ELASTIC_LEASES_MAX]);
+/* `leases` of `step` to the full members by the policy and the members' paces: what of a share is not granted
+ * is reserved. share (n): see elastic_policy_t. */
+void elastic_share_out(const elastic_t *e, uint64_t full, elastic_set_t leases, uint64_t step,
+                       uint32_t *share, uint8_t owner[ELASTIC_LEASES_MAX]);
 /* N1, N2: which chunk member `to` gives to (a full one) or takes from (others) each member; NOBODY: none.
  * here: chunks that each member needs no copy of. */
 void elastic_plan(uint64_t full, uint32_t n, const elastic_set_t *here, uint32_t chunks, uint32_t to,

@@ -7,12 +7,16 @@
 
 #define SET_BYTES     32u
 #define SALVAGE_BYTES 13u
-#define REPORT_BYTES  200u
+#define PACE_BYTES    32u
+#define REPORT_BYTES  232u
 #define DECIDE_BYTES  112u
-#define VOTE_BYTES    72u
+#define VOTE_BYTES    104u
 #define COMMIT_BYTES  56u
+#define CLAIM_BYTES   40u
+#define GRANT_BYTES   64u
 #define FLAG_COMPLETE 1u
 #define FLAG_LEAVE    2u
+#define FLAG_LAST     4u
 #define AT(offset)    (bytes + (offset))
 
 static_assert(REPORT_BYTES + 4 * ELASTIC_BUCKETS_MAX <= ELASTIC_MESSAGE_MAX, "a REPORT fits");
@@ -22,6 +26,8 @@ static_assert(DECIDE_BYTES + ELASTIC_MEMBERS_MAX + ELASTIC_LEASES_MAX + SALVAGE_
 static_assert(COMMIT_BYTES + ELASTIC_MEMBERS_MAX + ELASTIC_LEASES_MAX <= ELASTIC_MESSAGE_MAX,
               "a COMMIT fits");
 static_assert(ELASTIC_LEASES_MAX <= 8 * SET_BYTES && ELASTIC_BUCKETS_MAX <= 8 * SET_BYTES, "sets fit");
+static_assert(ELASTIC_MEMBERS_MAX <= RESERVED && ((ELASTIC_MEMBERS_MAX - 1) | RESERVED) < NOBODY,
+              "owners are a byte");
 static_assert(ELASTIC_MEMBERS_MAX < NOBODY && ELASTIC_BUCKETS_MAX - 2 < NOBODY, "an index is never NOBODY");
 
 /* ---- numbers and sets ---- */
@@ -55,6 +61,28 @@ static bool within(elastic_set_t set, uint32_t n)
     return set_empty(set_minus(set, set_first(n)));
 }
 
+static void put_pace(uint8_t *to, const elastic_pace_t *pace)
+{
+    put(to, pace->lease_ns, 8);
+    put(to + 8, pace->step_ns, 8);
+    put(to + 16, pace->run, 4);
+    put(to + 20, pace->last, 4);
+    put(to + 24, pace->most, 8);
+}
+
+/* false: beyond its limits. */
+static bool get_pace(const uint8_t *from, elastic_pace_t *pace)
+{
+    pace->lease_ns = get(from, 8);
+    pace->step_ns = get(from + 8, 8);
+    pace->run = (uint32_t)get(from + 16, 4);
+    pace->last = (uint32_t)get(from + 20, 4);
+    pace->most = (uint32_t)get(from + 24, 4);
+    elastic_pace_t sound = elastic_sound_pace(pace);
+    return sound.lease_ns == pace->lease_ns && sound.step_ns == pace->step_ns && sound.run == pace->run &&
+           sound.last == pace->last && sound.most == pace->most && get(from + 28, 4) == 0;
+}
+
 /* ---- encode ---- */
 
 static size_t put_report(const elastic_message_t *m, uint8_t *bytes)
@@ -67,6 +95,7 @@ static size_t put_report(const elastic_message_t *m, uint8_t *bytes)
     put_set(AT(104), m->dropped);
     put_set(AT(136), m->held);
     put_set(AT(168), m->chunks);
+    put_pace(AT(200), &m->pace);
     size_t at = REPORT_BYTES;
     for (uint32_t b = 0; b < m->buckets; b++) {
         if (!elastic_has(&m->held, b)) continue;
@@ -115,7 +144,8 @@ static size_t put_commit(const elastic_message_t *m, uint8_t *bytes)
 size_t elastic_message_encode(const elastic_message_t *m, uint8_t bytes[ELASTIC_MESSAGE_MAX])
 {
     put(bytes, m->type, 4);
-    put(AT(4), (m->complete ? FLAG_COMPLETE : 0) | (m->leave ? FLAG_LEAVE : 0), 4);
+    put(AT(4), (m->complete ? FLAG_COMPLETE : 0) | (m->leave ? FLAG_LEAVE : 0) | (m->last ? FLAG_LAST : 0),
+        4);
     put(AT(8), m->view, 8);
     put(AT(16), m->step, 8);
     put(AT(24), m->layout, 8);
@@ -126,7 +156,10 @@ size_t elastic_message_encode(const elastic_message_t *m, uint8_t bytes[ELASTIC_
     case ELASTIC_VOTE:
         put(AT(32), m->hint, 8);
         put_set(AT(40), m->chunks);
+        put_pace(AT(72), &m->pace);
         return VOTE_BYTES;
+    case ELASTIC_CLAIM: put(AT(32), m->done, 8); return CLAIM_BYTES;
+    case ELASTIC_GRANT: put_set(AT(32), m->granted); return GRANT_BYTES;
     case ELASTIC_LEAVE: break;
     }
     return ELASTIC_HEADER_BYTES;
@@ -156,6 +189,7 @@ static const char *get_report(const uint8_t *bytes, size_t n, elastic_message_t 
     m->dropped = get_set(AT(104));
     m->held = get_set(AT(136));
     m->chunks = get_set(AT(168));
+    if (!get_pace(AT(200), &m->pace)) return "its pace";
     if (!within(set_or(m->computed, set_or(m->given_up, m->dropped)), m->leases)) return "a lease";
     if (!within(m->held, m->buckets) || !within(m->chunks, m->buckets - 1)) return "a bucket";
     if (n != REPORT_BYTES + 4u * set_count(m->held)) return "its length";
@@ -177,7 +211,7 @@ static const char *get_plan_and_owners(const uint8_t *bytes, size_t at, elastic_
     for (uint32_t i = 0; i < m->members; i++)
         if (m->plan[i] != NOBODY && m->plan[i] + 1u >= m->buckets) return "a chunk";
     for (uint32_t l = 0; l < m->leases; l++)
-        if (m->owner[l] != NOBODY && m->owner[l] >= m->members) return "the owner of a lease";
+        if (m->owner[l] != NOBODY && (m->owner[l] & ~RESERVED) >= m->members) return "the owner of a lease";
     return NULL;
 }
 
@@ -236,10 +270,33 @@ inspan_status_t elastic_message_peek(const uint8_t *bytes, size_t n, elastic_mes
     m->view = get(AT(8), 8);
     m->step = get(AT(16), 8);
     m->layout = get(AT(24), 8);
-    if (type < ELASTIC_REPORT || type > ELASTIC_LEAVE || m->view == 0 || m->view > VIEW_LIMIT)
+    if (type < ELASTIC_REPORT || type > ELASTIC_GRANT || m->view == 0 || m->view > VIEW_LIMIT)
         return INSPAN_CORRUPT;
     m->type = (elastic_message_type_t)type;
     return INSPAN_OK;
+}
+
+static const char *get_vote(const uint8_t *bytes, size_t n, elastic_message_t *m)
+{
+    if (n != VOTE_BYTES) return "its length";
+    m->hint = get(AT(32), 8);
+    m->chunks = get_set(AT(40)); /* it names no number of buckets: the receiver compares with its own */
+    return get_pace(AT(72), &m->pace) ? NULL : "its pace";
+}
+
+static const char *get_claim(const uint8_t *bytes, size_t n, elastic_message_t *m)
+{
+    if (n != CLAIM_BYTES) return "its length";
+    uint64_t done = get(AT(32), 8);
+    m->done = (uint32_t)done;
+    return done <= ELASTIC_LEASES_MAX ? NULL : "its number of leases";
+}
+
+static const char *get_grant(const uint8_t *bytes, size_t n, elastic_message_t *m)
+{
+    if (n != GRANT_BYTES) return "its length";
+    m->granted = get_set(AT(32));
+    return NULL; /* it names no number of leases: the receiver compares with its own */
 }
 
 static const char *get_body(const uint8_t *bytes, size_t n, elastic_message_t *m)
@@ -248,13 +305,22 @@ static const char *get_body(const uint8_t *bytes, size_t n, elastic_message_t *m
     case ELASTIC_REPORT: return get_report(bytes, n, m);
     case ELASTIC_DECIDE: return get_decide(bytes, n, m);
     case ELASTIC_COMMIT: return get_commit(bytes, n, m);
-    case ELASTIC_LEAVE: return n == ELASTIC_HEADER_BYTES ? NULL : "its length";
-    case ELASTIC_VOTE: break;
+    case ELASTIC_VOTE: return get_vote(bytes, n, m);
+    case ELASTIC_CLAIM: return get_claim(bytes, n, m);
+    case ELASTIC_GRANT: return get_grant(bytes, n, m);
+    case ELASTIC_LEAVE: break;
     }
-    if (n != VOTE_BYTES) return "its length";
-    m->hint = get(AT(32), 8);
-    m->chunks = get_set(AT(40));
-    return NULL; /* the vote names no number of buckets: the receiver compares with its own */
+    return n == ELASTIC_HEADER_BYTES ? NULL : "its length";
+}
+
+static uint64_t flags_of(elastic_message_type_t type)
+{
+    switch (type) {
+    case ELASTIC_VOTE: return FLAG_COMPLETE;
+    case ELASTIC_REPORT: return FLAG_LEAVE;
+    case ELASTIC_GRANT: return FLAG_LAST;
+    default: return 0;
+    }
 }
 
 inspan_status_t elastic_message_decode(const uint8_t *bytes, size_t n, elastic_message_t *m, const char **why)
@@ -262,22 +328,22 @@ inspan_status_t elastic_message_decode(const uint8_t *bytes, size_t n, elastic_m
     *why = "its header";
     if (elastic_message_peek(bytes, n, m) != INSPAN_OK) return INSPAN_CORRUPT;
     uint64_t flags = get(AT(4), 4);
-    uint64_t known = m->type == ELASTIC_VOTE ? FLAG_COMPLETE : m->type == ELASTIC_REPORT ? FLAG_LEAVE : 0;
     *why = "its flags";
-    if (flags & ~known) return INSPAN_CORRUPT;
+    if (flags & ~flags_of(m->type)) return INSPAN_CORRUPT;
     m->complete = (flags & FLAG_COMPLETE) != 0;
     m->leave = (flags & FLAG_LEAVE) != 0;
+    m->last = (flags & FLAG_LAST) != 0;
     *why = get_body(bytes, n, m);
     return *why ? INSPAN_CORRUPT : INSPAN_OK;
 }
 
 const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view, uint64_t *step)
 {
-    static const char *const names[] = {"", "REPORT", "DECIDE", "VOTE", "COMMIT", "LEAVE"};
+    static const char *const names[] = {"", "REPORT", "DECIDE", "VOTE", "COMMIT", "LEAVE", "CLAIM", "GRANT"};
     *view = *step = 0;
     if (n < ELASTIC_HEADER_BYTES) return "damaged";
     uint64_t type = get(bytes, 4);
     *view = get(AT(8), 8);
     *step = get(AT(16), 8);
-    return type >= ELASTIC_REPORT && type <= ELASTIC_LEAVE ? names[type] : "damaged";
+    return type >= ELASTIC_REPORT && type <= ELASTIC_GRANT ? names[type] : "damaged";
 }

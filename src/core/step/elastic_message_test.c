@@ -9,7 +9,8 @@
 #include "core/step/elastic_internal.h"
 
 static const elastic_message_type_t types[] = {ELASTIC_REPORT, ELASTIC_DECIDE, ELASTIC_VOTE, ELASTIC_COMMIT,
-                                               ELASTIC_LEAVE};
+                                               ELASTIC_LEAVE,  ELASTIC_CLAIM,  ELASTIC_GRANT};
+#define TYPES (sizeof types / sizeof types[0])
 
 static elastic_set_t random_set(rng_t *rng, uint32_t n)
 {
@@ -34,6 +35,14 @@ static elastic_message_t random_message(rng_t *rng, elastic_message_type_t type,
                            .full = rng_next(rng) & all_members(members)};
     m.complete = type == ELASTIC_VOTE && rng_below(rng, 2);
     m.leave = type == ELASTIC_REPORT && rng_below(rng, 2);
+    m.last = type == ELASTIC_GRANT && rng_below(rng, 2);
+    m.granted = random_set(rng, leases);
+    m.done = (uint32_t)rng_below(rng, leases + 1);
+    m.pace = (elastic_pace_t){.lease_ns = rng_below(rng, ELASTIC_PACE_NS_MAX + 1),
+                              .step_ns = rng_below(rng, ELASTIC_PACE_NS_MAX + 1),
+                              .run = (uint32_t)rng_below(rng, ELASTIC_LEASES_MAX + 1),
+                              .last = (uint32_t)rng_below(rng, ELASTIC_LEASES_MAX + 1),
+                              .most = (uint32_t)rng_below(rng, ELASTIC_LEASES_MAX + 1)};
     m.role = (elastic_role_t)rng_below(rng, 4);
     m.computed = random_set(rng, leases);
     m.given_up = random_set(rng, leases);
@@ -43,7 +52,8 @@ static elastic_message_t random_message(rng_t *rng, elastic_message_type_t type,
     for (uint32_t i = 0; i < members; i++)
         m.plan[i] = buckets > 1 && rng_below(rng, 2) ? (uint8_t)rng_below(rng, buckets - 1) : NOBODY;
     for (uint32_t i = 0; i < leases; i++)
-        m.owner[i] = rng_below(rng, 2) ? (uint8_t)rng_below(rng, members) : NOBODY;
+        m.owner[i] =
+            rng_below(rng, 3) ? (uint8_t)(rng_below(rng, members) | rng_below(rng, 2) * RESERVED) : NOBODY;
     for (uint32_t i = 0; i < buckets; i++) {
         m.tag[i] = 1 + (uint32_t)rng_below(rng, 299);
         m.source[i] = (uint8_t)rng_below(rng, members);
@@ -55,6 +65,15 @@ static elastic_message_t random_message(rng_t *rng, elastic_message_type_t type,
 static void assert_sets(elastic_set_t a, elastic_set_t b)
 {
     assert_true(set_equal(a, b));
+}
+
+static void assert_same_pace(const elastic_pace_t *a, const elastic_pace_t *b)
+{
+    assert_int_equal(a->lease_ns, b->lease_ns);
+    assert_int_equal(a->step_ns, b->step_ns);
+    assert_int_equal(a->run, b->run);
+    assert_int_equal(a->last, b->last);
+    assert_int_equal(a->most, b->most);
 }
 
 static void assert_same(const elastic_message_t *a, const elastic_message_t *b)
@@ -69,6 +88,10 @@ static void assert_same(const elastic_message_t *a, const elastic_message_t *b)
     assert_int_equal(a->leave, b->leave);
     if (a->type == ELASTIC_VOTE || commit) assert_int_equal(a->hint, b->hint);
     if (a->type == ELASTIC_VOTE || report) assert_sets(a->chunks, b->chunks);
+    assert_int_equal(a->last, b->last);
+    if (a->type == ELASTIC_GRANT) assert_sets(a->granted, b->granted);
+    if (a->type == ELASTIC_CLAIM) assert_int_equal(a->done, b->done);
+    if (a->type == ELASTIC_VOTE || report) assert_same_pace(&a->pace, &b->pace);
     if (report || decide) assert_sets(a->dropped, b->dropped);
     if (report) {
         assert_int_equal(a->role, b->role);
@@ -114,9 +137,9 @@ static void what_is_encoded_decodes(void **state)
     static const uint32_t sizes[][3] = {{1, 1, 1}, {2, 3, 2}, {5, 64, 65}, {64, 256, 256}, {63, 255, 128}};
     rng_t rng;
     rng_seed(&rng, 1, 0);
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 280; round++) {
         const uint32_t *size = sizes[round % 5];
-        elastic_message_t m = random_message(&rng, types[round / 5 % 5], size[0], size[1], size[2]), back;
+        elastic_message_t m = random_message(&rng, types[round / 5 % TYPES], size[0], size[1], size[2]), back;
         uint8_t bytes[ELASTIC_MESSAGE_MAX];
         size_t n = elastic_message_encode(&m, bytes);
         assert_in_range(n, ELASTIC_HEADER_BYTES, ELASTIC_MESSAGE_MAX);
@@ -130,7 +153,7 @@ static void largest_messages_fit(void **state)
     (void)state;
     rng_t rng;
     rng_seed(&rng, 2, 0);
-    for (size_t t = 0; t < 5; t++) {
+    for (size_t t = 0; t < TYPES; t++) {
         elastic_message_t back,
             m = random_message(&rng, types[t], ELASTIC_MEMBERS_MAX, ELASTIC_LEASES_MAX, ELASTIC_BUCKETS_MAX);
         m.held = set_first(ELASTIC_BUCKETS_MAX);
@@ -147,7 +170,7 @@ static void every_other_length_is_corrupt(void **state)
     (void)state;
     rng_t rng;
     rng_seed(&rng, 3, 0);
-    for (size_t t = 0; t < 5; t++) {
+    for (size_t t = 0; t < TYPES; t++) {
         elastic_message_t back, m = random_message(&rng, types[t], 5, 9, 7);
         m.held = set_first(7);
         uint8_t bytes[ELASTIC_MESSAGE_MAX + 1] = {0};
@@ -162,14 +185,18 @@ static void every_other_length_is_corrupt(void **state)
 static void assert_in_bounds(const elastic_message_t *m)
 {
     assert_in_range(m->view, 1, UINT32_MAX);
-    if (m->type == ELASTIC_VOTE || m->type == ELASTIC_LEAVE) return;
+    if (m->type == ELASTIC_VOTE || m->type == ELASTIC_REPORT)
+        assert_true(m->pace.run <= ELASTIC_LEASES_MAX && m->pace.most <= ELASTIC_LEASES_MAX);
+    if (m->type == ELASTIC_CLAIM) assert_in_range(m->done, 0, ELASTIC_LEASES_MAX);
+    if (m->type == ELASTIC_VOTE || m->type >= ELASTIC_LEAVE) return;
     assert_in_range(m->leases, 1, ELASTIC_LEASES_MAX);
     assert_in_range(m->buckets, 1, ELASTIC_BUCKETS_MAX);
     if (m->type == ELASTIC_REPORT) return;
     assert_in_range(m->members, 1, ELASTIC_MEMBERS_MAX);
     for (uint32_t i = 0; i < m->members; i++)
         assert_true(m->plan[i] == NOBODY || m->plan[i] + 1u < m->buckets);
-    for (uint32_t i = 0; i < m->leases; i++) assert_true(m->owner[i] == NOBODY || m->owner[i] < m->members);
+    for (uint32_t i = 0; i < m->leases; i++)
+        assert_true(m->owner[i] == NOBODY || (m->owner[i] & ~RESERVED) < m->members);
     for (uint32_t i = 0; m->type == ELASTIC_DECIDE && i < m->buckets; i++)
         if (elastic_has(&m->held, i)) assert_true(m->source[i] < m->members && m->tag[i] < m->view);
 }
@@ -181,7 +208,7 @@ static void damaged_bytes_stay_in_bounds(void **state)
     rng_seed(&rng, 4, 0);
     int refused = 0;
     for (int round = 0; round < 20000; round++) {
-        elastic_message_t back = {0}, m = random_message(&rng, types[round % 5], 3, 5, 4);
+        elastic_message_t back = {0}, m = random_message(&rng, types[(size_t)round % TYPES], 3, 5, 4);
         uint8_t bytes[ELASTIC_MESSAGE_MAX];
         size_t n = elastic_message_encode(&m, bytes);
         for (uint64_t k = 1 + rng_below(&rng, 4); k > 0; k--)
@@ -203,18 +230,20 @@ static void layout_is_as_documented(void **state)
                            .step = 0x05060708090a0b0cull,
                            .layout = 0x1112131415161718ull,
                            .hint = 0x2122232425262728ull,
+                           .pace = {0x0102, 3, 4, 5, 0x100},
                            .complete = true};
     set_add(&m.chunks, 0);
     set_add(&m.chunks, 9);
     uint8_t bytes[ELASTIC_MESSAGE_MAX];
-    static const uint8_t expected[72] = {3,    0,    0,    0,    1,    0,    0,    0,    4,    3,    2,
-                                         1,    0,    0,    0,    0,    0x0c, 0x0b, 0x0a, 0x09, 8,    7,
-                                         6,    5,    0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0x28,
-                                         0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, 1,    2};
-    assert_int_equal(elastic_message_encode(&m, bytes), 72);
-    assert_memory_equal(bytes, expected, 72);
+    static const uint8_t expected[104] = {
+        3,    0,    0,    0,    1,    0,    0,        0,    4,        3,        2,        1,
+        0,    0,    0,    0,    0x0c, 0x0b, 0x0a,     0x09, 8,        7,        6,        5,
+        0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12,     0x11, 0x28,     0x27,     0x26,     0x25,
+        0x24, 0x23, 0x22, 0x21, 1,    2,    [72] = 2, 1,    [80] = 3, [88] = 4, [92] = 5, [97] = 1};
+    assert_int_equal(elastic_message_encode(&m, bytes), 104);
+    assert_memory_equal(bytes, expected, 104);
     uint64_t view, step;
-    assert_string_equal(elastic_message_name(bytes, 72, &view, &step), "VOTE");
+    assert_string_equal(elastic_message_name(bytes, 104, &view, &step), "VOTE");
     assert_int_equal(view, 0x01020304);
     assert_string_equal(elastic_message_name(bytes, 31, &view, &step), "damaged");
 }

@@ -14,34 +14,37 @@ typedef struct planted_case {
     const char *name;
     uint32_t bugs;
     uint64_t seeds; /* within so many it must be found */
-    bool small;     /* in small worlds with many faults */
+    const world_options_t *world;
 } planted_case_t;
 
 static const planted_case_t cases[] = {
-    {"NOLASTVOTE", PLANTED_NOLASTVOTE, 100, false},
-    {"NOTALL", PLANTED_NOTALL, 100, false},
-    {"NOR1", PLANTED_NOR1, 1000, false},
-    {"EARLYAPPLY", PLANTED_EARLYAPPLY, 100, false},
-    {"DROPHELD", PLANTED_DROPHELD, 1000, false},
+    {"NOLASTVOTE", PLANTED_NOLASTVOTE, 100, &world_all_faults},
+    {"NOTALL", PLANTED_NOTALL, 100, &world_all_faults},
+    {"NOR1", PLANTED_NOR1, 1000, &world_all_faults},
+    {"EARLYAPPLY", PLANTED_EARLYAPPLY, 100, &world_all_faults},
+    {"DROPHELD", PLANTED_DROPHELD, 1000, &world_all_faults},
     /* R1 commits what every survivor holds: without that, salvage is what keeps I1. */
-    {"NOSALV+NOC2", PLANTED_NOSALV | PLANTED_NOC2, 1000, false},
-    {"SKIPSALV", PLANTED_SKIPSALV, 5000, true},
-    {"STEALBUG", PLANTED_STEALBUG, 100, false},
-    {"LATEDONE", PLANTED_LATEDONE, 1000, false},
-    {"MIDBACK", PLANTED_MIDBACK, 100, false},
-    {"OLDMSG", PLANTED_OLDMSG, 1000, false},
-    {"NOEMPTY", PLANTED_NOEMPTY, 100, false},
-    {"ADDUP", PLANTED_ADDUP, 2000, false},
-    {"SCALARS", PLANTED_SCALARS, 100, false},
-    {"BLINDCHUNK", PLANTED_BLINDCHUNK, 5000, false},
-    {"LATECHUNK", PLANTED_LATECHUNK, 5000, false},
-    {"LISTENNOVOTE", PLANTED_LISTENNOVOTE, 100, false},
-    {"SELFFULL+NOC2", PLANTED_SELFFULL | PLANTED_NOC2, 3000, true},
+    {"NOSALV+NOC2", PLANTED_NOSALV | PLANTED_NOC2, 1000, &world_all_faults},
+    {"SKIPSALV", PLANTED_SKIPSALV, 5000, &world_small},
+    {"STEALBUG", PLANTED_STEALBUG, 100, &world_all_faults},
+    {"GRANTTWICE", PLANTED_GRANTTWICE, 100, &world_steals},
+    {"GRANTLATE", PLANTED_GRANTLATE, 100, &world_steals},
+    {"STEALGRANTED", PLANTED_STEALGRANTED, 100, &world_steals},
+    {"LATEDONE", PLANTED_LATEDONE, 1000, &world_all_faults},
+    {"MIDBACK", PLANTED_MIDBACK, 100, &world_all_faults},
+    {"OLDMSG", PLANTED_OLDMSG, 1000, &world_all_faults},
+    {"NOEMPTY", PLANTED_NOEMPTY, 100, &world_all_faults},
+    {"ADDUP", PLANTED_ADDUP, 2000, &world_all_faults},
+    {"SCALARS", PLANTED_SCALARS, 100, &world_all_faults},
+    {"BLINDCHUNK", PLANTED_BLINDCHUNK, 5000, &world_all_faults},
+    {"LATECHUNK", PLANTED_LATECHUNK, 5000, &world_all_faults},
+    {"LISTENNOVOTE", PLANTED_LISTENNOVOTE, 100, &world_all_faults},
+    {"SELFFULL+NOC2", PLANTED_SELFFULL | PLANTED_NOC2, 3000, &world_small},
 };
 
-static uint64_t seeds_to_find(uint32_t bugs, bool small, uint64_t most, char violation[512])
+static uint64_t seeds_to_find(uint32_t bugs, const world_options_t *world, uint64_t most, char violation[512])
 {
-    world_options_t options = small ? world_small : world_all_faults;
+    world_options_t options = *world;
     options.planted = bugs;
     for (uint64_t seed = 0; seed < most; seed++) {
         world_result_t result = {0};
@@ -58,7 +61,7 @@ static void every_planted_bug_is_found(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char violation[512] = "";
-        uint64_t seeds = seeds_to_find(cases[i].bugs, cases[i].small, cases[i].seeds, violation);
+        uint64_t seeds = seeds_to_find(cases[i].bugs, cases[i].world, cases[i].seeds, violation);
         printf("%-14s found after %" PRIu64 " of %" PRIu64 " seeds: %s\n", cases[i].name, seeds,
                cases[i].seeds, violation);
         if (seeds == 0) fail_msg("%s was not found in %" PRIu64 " seeds", cases[i].name, cases[i].seeds);
@@ -70,8 +73,9 @@ static void without_a_bug_nothing_is_found(void **state)
 {
     (void)state;
     char violation[512] = "";
-    if (seeds_to_find(0, false, 500, violation)) fail_msg("without a bug: %s", violation);
-    if (seeds_to_find(PLANTED_NOC2, true, 500, violation)) fail_msg("NOC2: %s", violation);
+    if (seeds_to_find(0, &world_all_faults, 500, violation)) fail_msg("without a bug: %s", violation);
+    if (seeds_to_find(0, &world_steals, 500, violation)) fail_msg("with steals: %s", violation);
+    if (seeds_to_find(PLANTED_NOC2, &world_small, 500, violation)) fail_msg("NOC2: %s", violation);
 }
 
 int main(void)

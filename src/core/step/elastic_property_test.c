@@ -56,13 +56,37 @@ static void crowded_histories_keep_the_invariants(void **state)
     assert_true(result.rejoined > 100 && result.salvaged > 100);
 }
 
+/* Random shares, reserves and steals, with everything else that goes wrong. */
+static void histories_with_steals_keep_the_invariants(void **state)
+{
+    (void)state;
+    world_result_t result = {0};
+    histories(&world_steals, 0, SEEDS, &result);
+    printf("claims %" PRIu64 ", stolen leases %" PRIu64 ", LAST without a lease %" PRIu64 ", commits %" PRIu64
+           ", salvaged %" PRIu64 ", dropped %" PRIu64 "\n",
+           result.claims, result.stolen, result.dry, result.commits, result.salvaged, result.dropped);
+    assert_true(result.claims > 1000 && result.stolen > 1000 && result.dry > 100);
+    assert_true(result.salvaged > 100 && result.rejoined > 100 && result.dropped > 100 && result.left > 100);
+}
+
+static void without_faults_steals_lose_nothing(void **state)
+{
+    (void)state;
+    world_result_t result = {0};
+    world_options_t options = {.steals = true};
+    histories(&options, 0, SEEDS / 2, &result);
+    assert_true(result.stolen > 1000 && result.dropped == 0 && result.salvaged == 0);
+}
+
 int main(void)
 {
-    const char *seed =
-        getenv("ELASTIC_SEED"); /* one history, with what happens; ELASTIC_SMALL: a crowded one */
+    const char *seed = getenv(
+        "ELASTIC_SEED"); /* one history, with what happens; ELASTIC_SMALL: a crowded one; ELASTIC_STEALS */
     if (seed) {
         world_result_t result = {0};
-        world_options_t options = getenv("ELASTIC_SMALL") ? world_small : world_all_faults;
+        world_options_t options = getenv("ELASTIC_SMALL")    ? world_small
+                                  : getenv("ELASTIC_STEALS") ? world_steals
+                                                             : world_all_faults;
         options.trace = true;
         world_run(strtoull(seed, NULL, 10), &options, &result);
         return result.violation[0] != 0;
@@ -71,6 +95,8 @@ int main(void)
         cmocka_unit_test(no_fault_no_loss),
         cmocka_unit_test(random_histories_keep_the_invariants),
         cmocka_unit_test(crowded_histories_keep_the_invariants),
+        cmocka_unit_test(histories_with_steals_keep_the_invariants),
+        cmocka_unit_test(without_faults_steals_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,11 +8,11 @@ void elastic_grant(const elastic_t *e, uint32_t most, uint32_t *first, uint32_t 
     bool open = e->phase == ELASTIC_RUN || (PLANTED(e, LATEDONE) && e->phase == ELASTIC_RECONCILE);
     if (!open || most == 0) return;
     elastic_set_t left = set_minus(e->granted, e->computed);
-    *last = set_empty(left);
-    if (*last) return;
+    *last = set_empty(left) && e->sealed;
+    if (set_empty(left)) return;
     *first = set_lowest(left);
     while (*n < most && elastic_has(&left, *first + *n)) (*n)++;
-    *last = set_count(left) == *n;
+    *last = set_count(left) == *n && e->sealed;
 }
 
 elastic_phase_t elastic_phase(const elastic_t *e)
@@ -60,7 +60,18 @@ uint64_t elastic_full_set(const elastic_t *e)
 uint32_t elastic_owner(const elastic_t *e, uint32_t lease)
 {
     if (lease >= e->config.leases || e->owner[lease] == NOBODY) return ELASTIC_MEMBERS_MAX;
-    return e->owner[lease];
+    return e->owner[lease] & ~RESERVED;
+}
+
+elastic_pace_t elastic_pace_of(const elastic_t *e, uint32_t member)
+{
+    if (member == e->index) return e->pace;
+    return member < e->n ? e->paces[member] : ELASTIC_PACE_UNKNOWN;
+}
+
+uint64_t elastic_stolen(const elastic_t *e)
+{
+    return e->stolen;
 }
 
 elastic_set_t elastic_computed(const elastic_t *e)
@@ -138,8 +149,9 @@ const char *elastic_role_name(elastic_role_t role)
 
 const char *elastic_action_name(elastic_action_type_t type)
 {
-    static const char *const names[] = {"send",       "work",   "reduce", "pass", "take",  "give chunk",
-                                        "take chunk", "commit", "full",   "left", "stuck", "end"};
+    static const char *const names[] = {"send", "work",       "more",       "reduce", "pass",
+                                        "take", "give chunk", "take chunk", "commit", "full",
+                                        "left", "stuck",      "end"};
     return (unsigned)type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
 
@@ -181,4 +193,20 @@ const inspan_error_t *elastic_error(const elastic_t *e)
 void elastic_hint(elastic_t *e, uint64_t hash)
 {
     e->hint = hash;
+}
+
+elastic_pace_t elastic_sound_pace(const elastic_pace_t *pace)
+{
+    elastic_pace_t sound = *pace;
+    if (sound.lease_ns > ELASTIC_PACE_NS_MAX) sound.lease_ns = ELASTIC_PACE_NS_MAX;
+    if (sound.step_ns > ELASTIC_PACE_NS_MAX) sound.step_ns = ELASTIC_PACE_NS_MAX;
+    if (sound.run > ELASTIC_LEASES_MAX) sound.run = ELASTIC_LEASES_MAX;
+    if (sound.last > ELASTIC_LEASES_MAX) sound.last = ELASTIC_LEASES_MAX;
+    if (sound.most > ELASTIC_LEASES_MAX) sound.most = ELASTIC_LEASES_MAX;
+    return sound;
+}
+
+void elastic_set_pace(elastic_t *e, const elastic_pace_t *pace)
+{
+    e->pace = elastic_sound_pace(pace);
 }

@@ -5,7 +5,7 @@
 
 /* ---- the report ---- */
 
-/* Leases that the ended view had granted to somebody who is still here. */
+/* Leases that the ended view had granted to somebody who is still here, or reserved for it. */
 static elastic_set_t given_up(const elastic_t *e)
 {
     elastic_set_t set = EMPTY_SET;
@@ -27,6 +27,7 @@ static void fill_report(const elastic_t *e, elastic_report_t *report)
     report->dropped = e->dropped;
     report->held = e->held;
     report->chunks = elastic_chunks_here(e);
+    report->pace = e->pace;
     memcpy(report->tag, e->tag, sizeof report->tag);
 }
 
@@ -38,6 +39,7 @@ void elastic_reconcile(elastic_t *e)
     e->told_leave = e->wants_leave;
     if (e->index == LEADER) {
         e->reported = 1ull << LEADER;
+        e->paces[LEADER] = e->pace;
         return;
     }
     elastic_message_t *out = elastic_draft(e, ELASTIC_REPORT);
@@ -48,6 +50,7 @@ void elastic_reconcile(elastic_t *e)
     out->dropped = own->dropped;
     out->held = own->held;
     out->chunks = own->chunks;
+    out->pace = own->pace;
     memcpy(out->tag, own->tag, sizeof out->tag);
     elastic_send(e, LEADER);
 }
@@ -81,6 +84,7 @@ inspan_status_t elastic_on_report(elastic_t *e, uint32_t from)
     report->dropped = m->dropped;
     report->held = m->held;
     report->chunks = m->chunks;
+    report->pace = e->paces[from] = m->pace;
     memcpy(report->tag, m->tag, sizeof report->tag);
     e->reported |= 1ull << from;
     return elastic_decide_if_all_reported(e);
@@ -135,7 +139,8 @@ static inspan_status_t check_salvage(elastic_t *e, const elastic_message_t *m)
     for (uint32_t lease = 0; lease < e->config.leases; lease++) {
         bool granted = m->owner[lease] != NOBODY;
         bool taken = here && elastic_has(&e->computed, lease);
-        if (granted && (!in(m->full, m->owner[lease]) || !anew || taken || elastic_has(&m->dropped, lease)))
+        if (granted &&
+            (!in(m->full, m->owner[lease] & ~RESERVED) || !anew || taken || elastic_has(&m->dropped, lease)))
             return bad_decision(e,
                                 "a lease granted that is computed, dropped or not needed, or to a member that"
                                 " is not full",

@@ -26,6 +26,7 @@ typedef struct rig {
     elastic_config_t config;
     rig_member_t members[RIG_MEMBERS]; /* by number */
     uint64_t view;
+    int64_t now; /* counts events */
     uint32_t n, numbers[RIG_MEMBERS]; /* of the newest view */
     uint64_t started[ELASTIC_BUCKETS_MAX],
         started_step[ELASTIC_BUCKETS_MAX]; /* who, by number, in this view */
@@ -53,7 +54,8 @@ inspan_status_t rig_say(rig_t *rig, uint32_t to, uint32_t from, const elastic_me
 /* A message about the newest view, filled as an honest sender would fill its header. */
 elastic_message_t rig_message(rig_t *rig, elastic_message_type_t type, uint64_t step);
 
-void rig_compute(rig_t *rig, uint32_t number); /* all that is granted, then every bucket is ready */
+/* All that is granted until LAST, then every bucket is ready; messages arrive where it has to wait. */
+void rig_compute(rig_t *rig, uint32_t number);
 void rig_reduced(rig_t *rig, uint32_t number, uint32_t bucket);
 /* All messages arrive, and those that these cause. */
 void rig_deliver(rig_t *rig);

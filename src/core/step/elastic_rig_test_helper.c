@@ -94,6 +94,7 @@ rig_t *rig_first(uint32_t n, uint32_t leases, uint32_t buckets, uint64_t steps)
 
 inspan_status_t rig_feed(rig_t *rig, uint32_t number, elastic_event_t event)
 {
+    event.now = ++rig->now;
     return elastic_handle(rig->members[number].e, &event);
 }
 
@@ -138,9 +139,11 @@ void rig_compute(rig_t *rig, uint32_t number)
     uint32_t first, n;
     bool last;
     elastic_grant(e, ELASTIC_LEASES_MAX, &first, &n, &last);
-    for (; n > 0 && !last; elastic_grant(e, ELASTIC_LEASES_MAX, &first, &n, &last))
-        rig_ok(rig, number, (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = first, .n = n});
-    assert_true(last);
+    for (; !last; elastic_grant(e, ELASTIC_LEASES_MAX, &first, &n, &last)) {
+        if (n > 0) rig_ok(rig, number, computed(first, n));
+        assert_true(n > 0 || rig->n_queue > 0); /* a claim is under way, or its answer */
+        if (n == 0) rig_deliver(rig);
+    }
     for (uint32_t b = elastic_light(e) ? rig->config.buckets - 1 : 0; b < rig->config.buckets; b++)
         if (!elastic_has(&e->ready, b) && !elastic_held(e, b, NULL))
             rig_ok(rig, number, (elastic_event_t){.type = ELASTIC_EV_READY, .view = rig->view, .bucket = b});

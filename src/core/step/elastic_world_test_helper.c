@@ -6,96 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rng.h"
-#include "core/step/elastic.h"
-#include "core/step/planted.h"
-
-#define PROCS      9 /* processes of one history, the lost ones included */
-#define VIEWS      40
-#define BUCKETS    4
-#define LEASES     5
-#define STEPS      8 /* of one history, the light ones included */
-#define MESSAGES   512
-#define OPS        1024
-#define COPIES     1024
-#define ACTS_LIMIT 20000 /* of one history: beyond it does not end (I5) */
+#include "core/step/elastic_world_parts_test.h"
 
 const world_options_t world_all_faults = {
     .drop = true, .crashes = 3, .zombies = 2, .broken = 2, .newcomers = 2, .leavers = 1};
 
+const world_options_t world_steals = {
+    .drop = true, .steals = true, .crashes = 2, .zombies = 1, .broken = 1, .newcomers = 1, .leavers = 1};
+
 const world_options_t world_small = {.small = true, .crashes = 2, .zombies = 1, .broken = 1, .newcomers = 1};
-
-typedef struct tensor {
-    uint64_t sum;
-    uint32_t bits; /* view in which it was reduced: what rounding would show */
-    uint8_t count[LEASES];
-} tensor_t;
-
-typedef struct world world_t;
-
-typedef struct proc {
-    world_t *world;
-    elastic_t *e;
-    uint32_t number, fuse; /* fuse: dies at the fuse-th action from now; 0: does not */
-    bool up, stuck, ended;
-    uint64_t view, next_step; /* as last seen: never go back */
-    uint64_t left;            /* view in which it said LEFT, 0: none */
-    bool has_step;
-    uint64_t weights[BUCKETS];
-    tensor_t local[BUCKETS], held[BUCKETS];
-    bool ready[BUCKETS], foreign[BUCKETS]; /* foreign: held or to be taken when the step began (salvaged) */
-    bool running, last;                    /* a run of leases is under way */
-    uint32_t first, n, next;
-    uint32_t order; /* reductions started in this view */
-} proc_t;
-
-typedef struct message {
-    uint32_t from, to;
-    uint64_t view;
-    size_t bytes;
-    uint8_t data[512];
-} message_t;
-
-typedef struct op { /* one all-reduce */
-    uint64_t view, step;
-    uint32_t bucket, order, given, delivered; /* masks of numbers */
-    tensor_t sum;
-} op_t;
-
-typedef struct copy { /* a salvaged bucket or a chunk from one to another */
-    uint64_t view, step;
-    uint32_t from, to, bucket;
-    bool chunk, given, taken, sent, delivered;
-    tensor_t tensor;
-    uint64_t weights;
-} copy_t;
-
-typedef struct view {
-    uint32_t n, numbers[PROCS];
-} view_t;
-
-struct world {
-    rng_t rng;
-    world_options_t options;
-    world_result_t *result;
-    elastic_config_t config;
-    proc_t procs[PROCS];
-    uint32_t n_procs;
-    view_t views[VIEWS];
-    uint64_t view; /* newest */
-    message_t messages[MESSAGES];
-    uint32_t n_messages;
-    op_t ops[OPS];
-    uint32_t n_ops;
-    copy_t copies[COPIES];
-    uint32_t n_copies;
-    uint32_t crashes, zombies, broken, newcomers, leavers; /* left to do */
-    bool thorough;                                         /* nothing is held back any more */
-    /* ghosts */
-    bool committed[STEPS][BUCKETS], weights_known[STEPS + 1];
-    tensor_t first[STEPS][BUCKETS];
-    uint64_t weights[STEPS + 1][BUCKETS];
-};
 
 static void violated(world_t *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void violated(world_t *world, const char *format, ...)
@@ -108,19 +27,9 @@ static void violated(world_t *world, const char *format, ...)
     if (world->options.trace) printf("VIOLATION %s\n", world->result->violation);
 }
 
-#define TRACE(world, ...)                                                                                    \
-    do {                                                                                                     \
-        if ((world)->options.trace) printf(__VA_ARGS__);                                                     \
-    } while (0)
-
 static bool planted(const world_t *world, uint32_t bug)
 {
     return (world->options.planted & bug) != 0;
-}
-
-static uint32_t below(world_t *world, uint32_t bound)
-{
-    return (uint32_t)rng_below(&world->rng, bound);
 }
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -266,12 +175,18 @@ static void send(proc_t *p, const elastic_action_t *action)
     m->to = world->views[action->view].numbers[action->peer];
     m->view = action->view;
     m->bytes = action->bytes;
+    world->result->claims += action->data[0] == 6;
     memcpy(m->data, action->data, action->bytes);
 }
 
 static void begin_work(proc_t *p)
 {
     memset(p->ready, 0, sizeof p->ready);
+    p->waits = p->more = false;
+    if (p->world->options.steals) {
+        elastic_pace_t pace = random_pace(rng_next(&p->world->rng));
+        elastic_set_pace(p->e, &pace);
+    }
     uint64_t hash = 1;
     bool all = true;
     for (uint32_t c = 0; c + 1 < p->world->config.buckets; c++) {
@@ -281,7 +196,7 @@ static void begin_work(proc_t *p)
     if (all) elastic_hint(p->e, hash);
 }
 
-static void perform(void *context, const elastic_action_t *action)
+void world_perform(void *context, const elastic_action_t *action)
 {
     proc_t *p = context;
     world_t *world = p->world;
@@ -297,6 +212,10 @@ static void perform(void *context, const elastic_action_t *action)
     switch (action->type) {
     case ELASTIC_DO_SEND: send(p, action); break;
     case ELASTIC_DO_WORK: begin_work(p); break;
+    case ELASTIC_DO_MORE:
+        p->waits = false;
+        p->more = true;
+        break;
     case ELASTIC_DO_REDUCE: do_reduce(p, action); break;
     case ELASTIC_DO_PASS:
         world->result->salvaged++;
@@ -345,10 +264,12 @@ static void check_proc(proc_t *p)
                      step);
 }
 
-static inspan_status_t feed(proc_t *p, elastic_event_t event)
+inspan_status_t world_feed(proc_t *p, elastic_event_t event)
 {
+    event.now = ++p->world->now;
     inspan_status_t status = elastic_handle(p->e, &event);
     if (!p->up) return INSPAN_OK;
+    if (p->world->policy.wrong[0]) violated(p->world, "policy: %s", p->world->policy.wrong);
     if (status != INSPAN_OK && status != INSPAN_PENDING)
         violated(p->world, "rank %u: %s: %s", p->number, inspan_status_text(status),
                  elastic_error(p->e)->text);
@@ -374,14 +295,18 @@ static bool enter_view(proc_t *p)
                              .numbers = world->views[v].numbers,
                              .n = world->views[v].n};
     event.index = (uint32_t)index_in(&world->views[v], p->number);
+    elastic_pace_t paces[PROCS];
+    for (uint32_t i = 0; i < event.n; i++)
+        paces[i] = random_pace(world->policy.salt * (event.numbers[i] + 3));
+    if (world->options.steals && world->policy.salt & 1) event.paces = paces;
     TRACE(world, "rank %u enters view %" PRIu64 " (index %u of %u)\n", p->number, v, event.index, event.n);
-    p->running = p->stuck = false;
+    p->running = p->stuck = p->waits = p->more = false;
     p->order = 0;
     memset(p->ready, 0, sizeof p->ready);
     memset(p->foreign, 0, sizeof p->foreign);
     if (event.index == 0 && elastic_role(p->e) != ELASTIC_FULL) world->result->listener_leads++;
     if (v > 1 && elastic_light(p->e)) world->result->light_reconciles++;
-    feed(p, event);
+    world_feed(p, event);
     return true;
 }
 
@@ -408,7 +333,7 @@ static bool take_message(proc_t *p)
                                  .data = m.data,
                                  .bytes = m.bytes};
         TRACE(world, "rank %u hears %u (view %" PRIu64 ")\n", p->number, m.from, m.view);
-        feed(p, event);
+        world_feed(p, event);
         return true;
     }
     return false;
@@ -428,7 +353,7 @@ static void ready(proc_t *p, uint32_t b)
     if (p->ready[b]) return;
     p->ready[b] = true;
     if (elastic_phase(p->e) != ELASTIC_RUN) return;
-    feed(p, (elastic_event_t){.type = ELASTIC_EV_READY, .view = elastic_view(p->e), .bucket = b});
+    world_feed(p, (elastic_event_t){.type = ELASTIC_EV_READY, .view = elastic_view(p->e), .bucket = b});
 }
 
 /* One bucket of the backward pass of the run under way; the tally last. */
@@ -447,7 +372,7 @@ static void go_on(proc_t *p)
     if (before && p->last) ready(p, b);
     p->running = false;
     if (!p->up) return;
-    feed(p, (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = p->first, .n = p->n});
+    world_feed(p, (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = p->first, .n = p->n});
     if (!before && p->last && p->up && elastic_view(p->e) == view) ready(p, b);
 }
 
@@ -460,7 +385,11 @@ static bool work(proc_t *p)
     }
     uint32_t first, n, b = world->config.buckets - 1;
     bool last;
-    elastic_grant(p->e, 1 + below(world, LEASES), &first, &n, &last);
+    if (p->waits) return false;
+    elastic_grant(p->e, 1 + below(world, world->options.steals ? LEASES : FEW_LEASES), &first, &n, &last);
+    p->waits = n == 0 && !last && elastic_phase(p->e) == ELASTIC_RUN;
+    world->result->dry += n == 0 && last && p->more;
+    p->more = false;
     if (n > 0) {
         p->running = true;
         p->first = first;
@@ -469,7 +398,9 @@ static bool work(proc_t *p)
         p->next = elastic_light(p->e) ? b : 0;
         TRACE(world, "rank %u computes leases %u..%u of step %" PRIu64 "%s\n", p->number, first,
               first + n - 1, elastic_step(p->e), last ? ", its last" : "");
-        go_on(p);
+        if (world->options.steals && below(world, 8))
+            world_feed(p, (elastic_event_t){.type = ELASTIC_EV_BEGIN, .lease = first, .n = n});
+        if (p->up && !world->result->violation[0]) go_on(p);
         return true;
     }
     if (!last || elastic_phase(p->e) != ELASTIC_RUN) return false;
@@ -509,7 +440,7 @@ static void receive_bucket(proc_t *p, const tensor_t *sum, uint64_t view, uint32
     if (mine || (planted(p->world, PLANTED_OLDMSG) && !elastic_held(p->e, bucket, NULL)))
         p->held[bucket] = *sum;
     TRACE(p->world, "rank %u receives bucket %u of view %" PRIu64 "\n", p->number, bucket, view);
-    feed(p, (elastic_event_t){.type = ELASTIC_EV_REDUCED, .view = view, .bucket = bucket});
+    world_feed(p, (elastic_event_t){.type = ELASTIC_EV_REDUCED, .view = view, .bucket = bucket});
 }
 
 static bool finish_reduction(proc_t *p)
@@ -555,132 +486,15 @@ static bool copy_something(proc_t *p)
         if (!had) p->weights[copy->bucket] = copy->weights;
         TRACE(world, "rank %u receives chunk %u of view %" PRIu64 ", step %" PRIu64 "\n", p->number,
               copy->bucket, copy->view, copy->step);
-        feed(p,
-             (elastic_event_t){
-                 .type = ELASTIC_EV_CHUNK, .view = copy->view, .bucket = copy->bucket, .step = copy->step});
+        world_feed(
+            p, (elastic_event_t){
+                   .type = ELASTIC_EV_CHUNK, .view = copy->view, .bucket = copy->bucket, .step = copy->step});
         if (!had && p->up && p->world->result->violation[0] == 0 && !elastic_chunk(p->e, copy->bucket) &&
             copy->view < elastic_view(p->e) && !planted(world, PLANTED_BLINDCHUNK))
             p->weights[copy->bucket] = old;
         return true;
     }
     return false;
-}
-
-/* ---- the manager ---- */
-
-static proc_t *start_proc(world_t *world, bool newcomer)
-{
-    proc_t *p = &world->procs[world->n_procs];
-    elastic_config_t config = world->config;
-    config.number = world->n_procs++;
-    config.newcomer = newcomer;
-    p->world = world;
-    p->number = config.number;
-    p->up = true;
-    if (elastic_open(&config, perform, p, &p->e) != INSPAN_OK) abort();
-    for (uint32_t c = 0; c < BUCKETS; c++) p->weights[c] = newcomer ? 0xdead : world->weights[0][c];
-    return p;
-}
-
-static void issue(world_t *world, const view_t *members)
-{
-    if (members->n == 0 || world->view + 1 >= VIEWS) return;
-    world->views[++world->view] = *members;
-    world->result->views++;
-    TRACE(world, "manager: view %" PRIu64 ", %u members\n", world->view, members->n);
-}
-
-static view_t without(const view_t *view, uint32_t gone)
-{
-    view_t left = {0};
-    for (uint32_t i = 0; i < view->n; i++)
-        if (!(gone >> view->numbers[i] & 1)) left.numbers[left.n++] = view->numbers[i];
-    return left;
-}
-
-/* Views for the dead, the leavers and broken communicators. */
-static bool manage(world_t *world)
-{
-    const view_t *now = &world->views[world->view];
-    uint32_t gone = 0;
-    bool broken = false;
-    for (uint32_t i = 0; i < now->n; i++) {
-        proc_t *p = &world->procs[now->numbers[i]];
-        if (!p->up || (p->left == world->view && below(world, 2))) gone |= 1u << p->number;
-        if (gone && below(world, 3) == 0) break; /* one after the other */
-        broken =
-            broken || (p->up && elastic_phase(p->e) == ELASTIC_BROKEN && elastic_view(p->e) == world->view);
-    }
-    if (!gone && !broken) return false;
-    view_t next = without(now, gone);
-    if (next.n == 0) return false;
-    issue(world, &next);
-    return true;
-}
-
-/* ---- faults ---- */
-
-static void lose_tail(world_t *world, uint32_t from)
-{
-    for (uint32_t to = 0; to < world->n_procs; to++) {
-        uint32_t keep = below(world, 4), seen = 0, out = 0;
-        for (uint32_t i = 0; i < world->n_messages; i++) {
-            const message_t *m = &world->messages[i];
-            if (m->from == from && m->to == to && ++seen > keep) continue;
-            world->messages[out++] = *m;
-        }
-        world->n_messages = out;
-    }
-}
-
-static bool fault(world_t *world)
-{
-    const view_t *now = &world->views[world->view];
-    proc_t *p = &world->procs[now->numbers[below(world, now->n)]];
-    bool room = world->view + 8 < VIEWS;
-    switch (below(world, 6)) {
-    case 0:
-        if (world->crashes == 0 || !p->up) return false;
-        world->crashes--;
-        p->up = false;
-        TRACE(world, "rank %u crashes\n", p->number);
-        lose_tail(world, p->number);
-        return true;
-    case 1: /* between two actions to come */
-        if (world->crashes == 0 || !p->up || p->fuse) return false;
-        world->crashes--;
-        p->fuse = 1 + below(world, 8);
-        return true;
-    case 2:
-        if (world->zombies == 0 || !p->up || now->n < 2 || !room) return false;
-        world->zombies--;
-        TRACE(world, "rank %u is wrongly declared dead\n", p->number);
-        view_t left = without(now, 1u << p->number);
-        issue(world, &left);
-        return true;
-    case 3:
-        if (world->broken == 0 || !p->up || elastic_view(p->e) == 0 || !room) return false;
-        world->broken--;
-        TRACE(world, "rank %u: view %" PRIu64 " is broken\n", p->number, elastic_view(p->e));
-        feed(p, (elastic_event_t){.type = ELASTIC_EV_BROKEN, .view = elastic_view(p->e)});
-        return true;
-    case 4: {
-        if (world->newcomers == 0 || world->n_procs == PROCS || !room) return false;
-        view_t more = *now;
-        do {
-            world->newcomers--;
-            more.numbers[more.n++] = start_proc(world, true)->number;
-        } while (world->newcomers && world->n_procs < PROCS && below(world, 2));
-        issue(world, &more);
-        return true;
-    }
-    default:
-        if (world->leavers == 0 || !p->up || !room) return false;
-        world->leavers--;
-        TRACE(world, "rank %u wants to leave\n", p->number);
-        feed(p, (elastic_event_t){.type = ELASTIC_EV_LEAVE});
-        return true;
-    }
 }
 
 /* ---- a history ---- */
@@ -730,7 +544,7 @@ static void start(world_t *world, uint64_t seed)
     elastic_config_t *config = &world->config;
     config->first_step = below(world, 2) * 5;
     config->steps = config->first_step + 1 + below(world, 4);
-    config->leases = 1 + below(world, LEASES);
+    config->leases = 1 + below(world, FEW_LEASES);
     config->buckets = 1 + below(world, o->small ? 2 : BUCKETS);
     config->layout = 7;
     config->drop = o->drop && below(world, 2);
@@ -740,12 +554,19 @@ static void start(world_t *world, uint64_t seed)
     world->broken = o->small ? o->broken : below(world, o->broken + 1);
     world->newcomers = o->small ? o->newcomers : below(world, o->newcomers + 1);
     world->leavers = o->small ? o->leavers : below(world, o->leavers + 1);
+    if (o->steals) {
+        config->leases =
+            below(world, 8) ? LEASES / 2 + below(world, LEASES / 2 + 1) : 1 + below(world, LEASES);
+        world->policy = (random_policy_t){.salt = rng_next(&world->rng), .leases = config->leases};
+        rng_seed(&world->policy.rng, seed, 0x57ea1);
+        config->policy = random_policy(&world->policy);
+    }
     for (uint32_t c = 0; c < BUCKETS; c++) world->weights[0][c] = mix(c, 1);
     world->weights_known[0] = true;
     view_t first = {0};
     uint32_t n = 1 + below(world, o->small ? 2 : 5);
-    for (uint32_t i = 0; i < n; i++) first.numbers[first.n++] = start_proc(world, false)->number;
-    issue(world, &first);
+    for (uint32_t i = 0; i < n; i++) first.numbers[first.n++] = world_start_proc(world, false)->number;
+    world_issue(world, &first);
 }
 
 static void play(world_t *world)
@@ -754,15 +575,15 @@ static void play(world_t *world)
     uint32_t acts = 0, rarely = world->options.small ? 3 + below(world, 16) : 10 + below(world, 40);
     while (!result->violation[0]) {
         if (++acts == ACTS_LIMIT) violated(world, "I5: does not end");
-        if (below(world, rarely) == 0 && fault(world)) continue;
-        if (below(world, 12) == 0 && manage(world)) continue;
+        if (below(world, rarely) == 0 && world_fault(world)) continue;
+        if (below(world, 12) == 0 && world_manage(world)) continue;
         if (anyone_acts(world)) continue;
         world->thorough = true;
         bool acted = anyone_acts(world);
         world->thorough = false;
-        if (acted || manage(world)) continue;
+        if (acted || world_manage(world)) continue;
         bool more = false;
-        for (int i = 0; i < 24 && !more; i++) more = manage(world) || (i < 6 && fault(world));
+        for (int i = 0; i < 24 && !more; i++) more = world_manage(world) || (i < 6 && world_fault(world));
         if (!more) break;
     }
     if (!result->violation[0]) check_end(world);
@@ -776,6 +597,9 @@ void world_run(uint64_t seed, const world_options_t *options, world_result_t *re
     world->result = result;
     start(world, seed);
     play(world);
-    for (uint32_t i = 0; i < world->n_procs; i++) elastic_close(world->procs[i].e);
+    for (uint32_t i = 0; i < world->n_procs; i++) {
+        result->stolen += elastic_stolen(world->procs[i].e);
+        elastic_close(world->procs[i].e);
+    }
     free(world);
 }

@@ -16,6 +16,9 @@
     X(NOSALV, core, "reduced buckets are reported but not salvaged")                                         \
     X(SKIPSALV, shell, "a recomputed lease is not added to the sums of salvaged buckets")                    \
     X(STEALBUG, core, "a granted lease is granted to another member as well")                                \
+    X(GRANTTWICE, core, "a lease that was granted by a claim stays reserved for another member")             \
+    X(GRANTLATE, core, "the leader grants a lease after LAST")                                               \
+    X(STEALGRANTED, core, "a steal takes leases that were granted")                                          \
     X(LATEDONE, core, "computing goes on after the report")                                                  \
     X(MIDBACK, shell, "a report in the middle of a backward pass")                                           \
     X(OLDMSG, core, "what comes from an older view counts")                                                  \
