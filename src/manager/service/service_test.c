@@ -595,6 +595,81 @@ static void nodes_are_drained_and_used_again(void **state)
     detach(&agent);
 }
 
+static void expect_event(rpc_stream_t *stream, const char *text)
+{
+    inspan_error_t err = {0};
+    for (bool seen = false; !seen;) {
+        ProtobufCMessage *message = NULL;
+        if (rpc_stream_next(stream, PATIENT, &message, &err) != INSPAN_OK) fail_msg("%s", err.text);
+        assert_non_null(message);
+        seen = strcmp(((Inspan__V1__JobEvent *)message)->text, text) == 0;
+        release(message);
+    }
+}
+
+static Inspan__V1__SpeedList *list_speeds(const char *model)
+{
+    Inspan__V1__SpeedsRequest request = INSPAN__V1__SPEEDS_REQUEST__INIT;
+    request.model_key = (char *)model;
+    return call("/inspan.v1.Cluster/ListSpeeds", &request.base, &inspan__v1__speed_list__descriptor);
+}
+
+static void verdicts_reach_who_watches_and_speeds_are_listed(void **state)
+{
+    (void)state;
+    agent_t agent = new_agent(0);
+    inspan_error_t err = {0};
+    attach(&agent, "solo", NULL);
+    Inspan__V1__SubmitRequest request = request_for(1, 1);
+    request.model_key = (char *)"mlp-2x64-fp32";
+    uint64_t id = submit(&request, "starting");
+    take_start(&agent);
+    tell(&agent, INSPAN__V1__WORKER_STATE__WORKER_BOUND);
+    release(expect(&agent, INSPAN__V1__AGENT_DOWN__KIND_VIEW));
+    tell(&agent, INSPAN__V1__WORKER_STATE__WORKER_RUNNING);
+    Inspan__V1__JobRequest which = INSPAN__V1__JOB_REQUEST__INIT;
+    which.id = id;
+    rpc_stream_t *watcher = open_stream(manager.people, "/inspan.v1.Cluster/Watch",
+                                        &inspan__v1__job_event__descriptor, &which.base);
+    ProtobufCMessage *first = NULL; /* it watches */
+    assert_int_equal(rpc_stream_next(watcher, PATIENT, &first, &err), INSPAN_OK);
+    release(first);
+    Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
+    Inspan__V1__Verdict verdict = INSPAN__V1__VERDICT__INIT;
+    verdict.job_id = id;
+    verdict.step = verdict.started_step = 7;
+    verdict.factor = 0.5;
+    verdict.evidence = (char *)"CPU clock 1.2 GHz, was 2.4";
+    up.kind_case = INSPAN__V1__AGENT_UP__KIND_VERDICT;
+    up.verdict = &verdict;
+    assert_int_equal(rpc_stream_send(agent.stream, &up.base, PATIENT, &err), INSPAN_OK);
+    expect_event(watcher, "rank 0 (solo) slowed to 0.50x since step 7: CPU clock 1.2 GHz, was 2.4");
+    Inspan__V1__WorkerReport report = report_of(&agent, INSPAN__V1__WORKER_STATE__WORKER_DONE);
+    Inspan__V1__Progress progress = INSPAN__V1__PROGRESS__INIT;
+    progress.pace_sample_ns = 2000000;
+    progress.pace_step_ns = 30000;
+    progress.run_samples = 16;
+    report.progress = &progress;
+    send_report(&agent, &report);
+    expect_event(watcher, "done");
+    rpc_stream_close(watcher);
+    Inspan__V1__JobInfo *job = get_job(id);
+    assert_int_equal(job->n_verdicts, 1);
+    assert_int_equal(job->ranks[0]->progress->pace_sample_ns, 2000000);
+    release(job);
+    Inspan__V1__SpeedList *list = list_speeds("");
+    assert_int_equal(list->n_speeds, 1);
+    assert_string_equal(list->speeds[0]->node_id, agent.id);
+    assert_string_equal(list->speeds[0]->model_key, "mlp-2x64-fp32");
+    assert_int_equal(list->speeds[0]->sample_ns, 2000000);
+    assert_int_equal(list->speeds[0]->micro_batch, 16);
+    release(list);
+    list = list_speeds("gpt");
+    assert_int_equal(list->n_speeds, 0);
+    release(list);
+    detach(&agent);
+}
+
 static void a_backup_is_a_registry(void **state)
 {
     (void)state;
@@ -646,6 +721,7 @@ int main(void)
         WITH_MANAGER(a_restarted_manager_carries_jobs_on),
         WITH_MANAGER(checkpoints_and_the_ledger_are_answered),
         WITH_MANAGER(nodes_are_drained_and_used_again),
+        WITH_MANAGER(verdicts_reach_who_watches_and_speeds_are_listed),
         WITH_MANAGER(a_backup_is_a_registry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
