@@ -89,6 +89,12 @@ static void test_a_worker_is_taken_over(void **state)
     assert_int_equal(running->blame->rank, 9);
     assert_true(worker_printed("goes on from weights of step 1"));
     assert_int_equal(test_manager_wait_ledger(manager, 1)->spans[0]->last_step, 2);
+    const Inspan__V1__Verdict *verdict = test_manager_wait_verdict(manager, 1);
+    assert_int_equal(verdict->step, 6);
+    assert_int_equal(verdict->started_step, 5);
+    assert_int_equal(verdict->cause, INSPAN__V1__VERDICT_CAUSE__CAUSE_HEAT);
+    assert_true(verdict->factor == 0.5 && !verdict->leave);
+    assert_string_equal(verdict->evidence, "94 C, was 61");
     const Inspan__V1__Artifact *artifact = test_manager_wait_artifact(manager, 1);
     assert_int_equal(artifact->step, 2);
     assert_int_equal(artifact->view, 1);
@@ -110,6 +116,9 @@ static void test_a_worker_is_taken_over(void **state)
     assert_true(worker_printed("the agent is away")); /* nobody read then */
     assert_int_equal(test_manager_wait_artifact(manager, 2)->step, 2);
     assert_int_equal(test_manager_wait_ledger(manager, 2)->spans[0]->last_step, 2);
+    assert_string_equal(test_manager_wait_verdict(manager, 2)->evidence, "94 C, was 61"); /* told again */
+    assert_int_equal(again->workers[0]->progress->pace_sample_ns, 70);
+    assert_int_equal(again->workers[0]->progress->share_samples, 24);
     order_answer(1, 2, "well done");
     assert_true(worker_printed("registered step 2: well done"));
     order_view_number(1, 2);

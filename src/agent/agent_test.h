@@ -39,9 +39,11 @@ unsigned test_manager_heartbeats(test_manager_t *manager); /* so far */
 void test_manager_wait_left(test_manager_t *manager);      /* a session that was half-closed by its agent */
 /* Until a failed worker of the job is reported without a pid. */
 void test_manager_wait_freed(test_manager_t *manager, uint64_t job);
-/* The n-th registration of an artifact, message of the ledger, report of a worker with this view open. */
+/* The n-th registration of an artifact, message of the ledger, verdict, report of a worker with this view
+ * open. */
 const Inspan__V1__Artifact *test_manager_wait_artifact(test_manager_t *manager, unsigned number);
 const Inspan__V1__LedgerSpans *test_manager_wait_ledger(test_manager_t *manager, unsigned number);
+const Inspan__V1__Verdict *test_manager_wait_verdict(test_manager_t *manager, unsigned number);
 const Inspan__V1__WorkerReport *test_manager_wait_rank(test_manager_t *manager, uint64_t job, uint32_t rank,
                                                        Inspan__V1__WorkerState state, bool without_process);
 const Inspan__V1__WorkerReport *test_manager_wait_view(test_manager_t *manager, uint64_t job, uint64_t view);

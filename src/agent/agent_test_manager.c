@@ -431,6 +431,11 @@ const Inspan__V1__LedgerSpans *test_manager_wait_ledger(test_manager_t *manager,
     return wait_kind(manager, INSPAN__V1__AGENT_UP__KIND_LEDGER, number)->ledger;
 }
 
+const Inspan__V1__Verdict *test_manager_wait_verdict(test_manager_t *manager, unsigned number)
+{
+    return wait_kind(manager, INSPAN__V1__AGENT_UP__KIND_VERDICT, number)->verdict;
+}
+
 const Inspan__V1__WorkerReport *test_manager_wait_rank(test_manager_t *manager, uint64_t job, uint32_t rank,
                                                        Inspan__V1__WorkerState state, bool without_process)
 {

@@ -47,7 +47,8 @@ static void say(int fd, size_t n)
 static void say_tick(int fd, uint64_t step)
 {
     size_t n = 0;
-    inspan_progress_t progress = {.step = step, .steps = 100, .loss = 2.5};
+    inspan_progress_t progress = {
+        .step = step, .steps = 100, .loss = 2.5, .pace_sample_ns = 70, .share_samples = 24};
     local_encode_tick(&progress, frame, sizeof frame, &n);
     say(fd, n);
 }
@@ -223,6 +224,15 @@ static void say_span(int fd)
     say(fd, n);
 }
 
+static void say_verdict(int fd)
+{
+    size_t n = 0;
+    local_verdict_t verdict = {
+        .step = 6, .started = 5, .cause = LOCAL_CAUSE_HEAT, .factor = 0.5, .evidence = "94 C, was 61"};
+    local_encode_verdict(&verdict, frame, sizeof frame, &n);
+    say(fd, n);
+}
+
 /* The agent was killed: call again until its next life answers. One that is just dying may still take a call.
  */
 static int call_again(void)
@@ -267,6 +277,7 @@ static int elastic(int fd)
         return 94;
     say_saved(fd);
     say_span(fd);
+    say_verdict(fd);
     for (;;) {
         const local_frame_type_t type = hear(fd);
         if (type == LOCAL_VIEW) say_state(fd);
@@ -290,6 +301,7 @@ static int elastic(int fd)
         say_state(fd);
         say_saved(fd);
         say_span(fd);
+        say_verdict(fd);
         say_tick(fd, 8);
     }
 }
