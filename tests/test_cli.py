@@ -11,7 +11,7 @@ import pytest
 
 from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, USER_ERROR, wait_for
 
-COMMANDS = ["up", "join", "train", "nodes", "jobs", "job", "logs", "cancel", "results", "generate", "bench", "lab", "version"]
+COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "results", "generate", "bench", "lab", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
 
@@ -44,6 +44,10 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["train"], "expected 1 more argument"),
     (["train", "job.yaml", "--local", "0"], "--local 0: expected a number from 1 to 64"),
     (["train", "job.yaml", "--local"], "--local: expected N after it"),
+    (["plan"], "expected 1 more argument"),
+    (["plan", "0"], '"0" is no job\'s number'),
+    (["plan", "3", "--measure"], "--measure and --set need FILE.yaml"),
+    (["plan", "3", "--job", "4"], "--job goes with FILE.yaml"),
     (["job", "seven"], '"seven" is no job\'s number'),
     (["job", "0"], '"0" is no job\'s number'),
     (["up", "--port", "65536"], "--port 65536"),

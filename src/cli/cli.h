@@ -65,6 +65,7 @@ int cmd_lab(int argc, char **argv);
 int cmd_logs(int argc, char **argv);
 int cmd_manager(int argc, char **argv);
 int cmd_nodes(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 int cmd_results(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_up(int argc, char **argv);

@@ -14,6 +14,15 @@ const cli_command_t cli_commands[] = {
      "current one. With --local N no cluster is needed: a private one with N agents\n"
      "runs the job on this machine and is taken down. Ctrl-C cancels the job.",
      "  inspan train gpt.yaml --set train.steps=50\n  inspan train gpt.yaml --local 3 --json", cmd_train},
+    {"plan", "FILE.yaml|N [options]", "Predict what a job reaches, on which nodes, and what would help",
+     "Before a run (FILE.yaml) from what earlier jobs of the same model reached on each node, else from "
+     "guesses;\n"
+     "during one (N, or FILE.yaml --job N) from its ranks. Prints each node alone, what adding each brings "
+     "and\n"
+     "what limits, the best set, and what a faster cable would give.",
+     "  inspan plan gpt.yaml --link laptop=100mbit\n  inspan plan 3 --json\n"
+     "  inspan plan gpt.yaml --no-cluster --speed desktop=40 --speed laptop=12 --link laptop=54mbit",
+     cmd_plan},
     {"nodes", "[options]", "List the nodes and what they have", NULL, "  inspan nodes --json", cmd_nodes},
     {"jobs", "[options]", "List the jobs", NULL, "  inspan jobs", cmd_jobs},
     {"job", "N [options]", "Show one job with its ranks",

@@ -327,7 +327,7 @@ static inspan_status_t send_resume(const submit_resume_t *resume, rpc_client_t *
 inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interrupt_t *interrupt,
                             uint64_t *id, inspan_error_t *err)
 {
-    char config[CONFIG_MAX], absolute[SUBMIT_DATA_MAX][PATH_MAX];
+    char config[CONFIG_MAX], key[JOB_KEY_MAX], absolute[SUBMIT_DATA_MAX][PATH_MAX];
     Inspan__V1__DataFile files[SUBMIT_DATA_MAX], *list[SUBMIT_DATA_MAX];
     Inspan__V1__SubmitRequest request = INSPAN__V1__SUBMIT_REQUEST__INIT;
     artifact_t resume;
@@ -348,6 +348,8 @@ inspan_status_t submit_send(const submit_t *submit, rpc_client_t *client, interr
     request.abort_on_loss = strcmp(submit->job.on_loss, "abort") == 0;
     request.name = (char *)(uintptr_t)submit->job.name;
     request.config = config;
+    job_model_key(&submit->job, &submit->model, key);
+    request.model_key = key;
     request.n_data = submit->n_data;
     request.data = list;
     request.min_nodes = submit->job.nodes.min;

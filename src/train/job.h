@@ -93,6 +93,11 @@ inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspa
  * more than the largest share of a step that a rank can get, at least 1. */
 uint32_t job_micro_batch(const job_config_t *job, uint64_t largest_share);
 
+/* What decides how long a sample and a step take on a machine, as a text: "gpt 6x384 heads 6 context 128
+ * vocabulary 256 fp32 adamw". Speeds of machines are kept under it. `model` with the data's shape. */
+#define JOB_KEY_MAX 128
+void job_model_key(const job_config_t *job, const nn_model_config_t *model, char key[JOB_KEY_MAX]);
+
 /* Bytes a worker needs in all: weights, gradients, reduced copies, optimiser state, activations, data.
  * `model` with the data's shape; micro_batch 0: the least with which the job can run, that is the job's own,
  * or 1 where it leaves the choice, as a worker then takes what fits. INVALID. */
