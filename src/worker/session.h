@@ -92,6 +92,8 @@ struct inspan_worker {
     bool has_blame, full, full_told;
     uint64_t left_view; /* LEFT was said in it, and it is the newest; 0: no */
     local_blame_t blame;
+    bool has_vitals;
+    local_vitals_t vitals; /* the newest */
     inspan_progress_t progress;
     bool progress_changed;
     session_span_t spans[SESSION_SPANS]; /* the newest, oldest first */

@@ -214,6 +214,17 @@ static void on_registered(inspan_worker_t *worker, const uint8_t *body, size_t n
     if (local_decode_registered(body, n, &registered) == INSPAN_OK) outbox_registered(worker, &registered);
 }
 
+/* Whoever computes is woken where its owner gives more or less from now on. */
+static void on_vitals(inspan_worker_t *worker, const uint8_t *body, size_t n)
+{
+    local_vitals_t vitals;
+    if (local_decode_vitals(body, n, &vitals) != INSPAN_OK) return;
+    const bool news = !worker->has_vitals || vitals.allowed != worker->vitals.allowed;
+    worker->vitals = vitals;
+    worker->has_vitals = true;
+    if (news) views_wake(worker);
+}
+
 static void take_frame(inspan_worker_t *worker, local_frame_type_t type, const uint8_t *body, size_t n)
 {
     pthread_mutex_lock(&worker->mutex);
@@ -227,6 +238,7 @@ static void take_frame(inspan_worker_t *worker, local_frame_type_t type, const u
         break;
     case LOCAL_LOST: on_lost(worker, body, n); break;
     case LOCAL_REGISTERED: on_registered(worker, body, n); break;
+    case LOCAL_VITALS: on_vitals(worker, body, n); break;
     case LOCAL_BYE: on_bye(worker, body, n); break;
     default: break; /* of a later minor version */
     }

@@ -373,6 +373,16 @@ static void source_verdict(void *context, const local_verdict_t *verdict)
     pthread_mutex_unlock(&worker->mutex);
 }
 
+static bool source_vitals(void *context, local_vitals_t *vitals)
+{
+    inspan_worker_t *worker = context;
+    pthread_mutex_lock(&worker->mutex);
+    const bool known = worker->has_vitals;
+    if (known) *vitals = worker->vitals;
+    pthread_mutex_unlock(&worker->mutex);
+    return known;
+}
+
 void views_fill(inspan_worker_t *worker)
 {
     worker->views = (inspan_views_t){.context = worker,
@@ -386,7 +396,8 @@ void views_fill(inspan_worker_t *worker)
                                      .saved = source_saved,
                                      .registered = source_registered,
                                      .await = source_await,
-                                     .verdict = source_verdict};
+                                     .verdict = source_verdict,
+                                     .vitals = source_vitals};
 }
 
 void views_close(inspan_worker_t *worker)

@@ -77,6 +77,10 @@ struct inspan_views {
     /* On a worker's speed, for those who watch the job and for the manager: its `leave` is a proposal.
      * Copied; the newest 16 are kept and said again to an agent that was away. NULL: nobody hears it. */
     void (*verdict)(void *context, const local_verdict_t *verdict);
+
+    /* How this machine does, as its agent saw it last; false: not known yet. Any thread; one short lock.
+     * `wake` is called when they come first, and whenever `allowed` has changed. NULL: a source without. */
+    bool (*vitals)(void *context, local_vitals_t *vitals);
 };
 
 #endif

@@ -342,6 +342,53 @@ static void test_state_ledger_and_artifacts(void **state)
     scene_end(&scene);
 }
 
+static void wake_user(void *argument)
+{
+    sem_post(&((rank_t *)argument)->go);
+}
+
+/* Woken by the first vitals, and by others only where the owner gives more or less. */
+static void user_reads_vitals(rank_t *rank)
+{
+    const inspan_views_t *views = inspan_worker_views(rank->worker);
+    local_vitals_t vitals;
+    assert_false(views->vitals(views->context, &vitals));
+    views->watch(views->context, wake_user, rank);
+    views->full(views->context, true); /* the test hears that this far is done */
+    sem_wait(&rank->go);
+    assert_true(views->vitals(views->context, &vitals));
+    assert_true(vitals.allowed == 1 && vitals.clock_mhz == 3000);
+    views->full(views->context, false);
+    sem_wait(&rank->go);
+    assert_true(views->vitals(views->context, &vitals));
+    assert_true(vitals.allowed == 0.5 && vitals.clock_mhz == 1000);
+    assert_int_equal(vitals.limit, LOCAL_LIMIT_HEAT);
+    views->watch(views->context, NULL, NULL);
+    inspan_worker_finish(rank->worker, INSPAN_OK, "{}");
+}
+
+static void test_vitals_arrive(void **state)
+{
+    (void)state;
+    scene_t scene;
+    size_t n = 0;
+    local_vitals_t vitals = {.clock_mhz = 3000, .allowed = 1};
+    scene_start_bound(&scene, 1, 5 * NS_PER_S, user_reads_vitals);
+    rank_t *rank = &scene.ranks[0];
+    assert_int_equal(scene_hear(rank, false), LOCAL_STATE);
+    scene_say(rank, local_encode_vitals(&vitals, scene_frame, sizeof scene_frame, &n), &n);
+    assert_int_equal(scene_hear(rank, false), LOCAL_STATE);
+    vitals.clock_mhz = 2000;
+    scene_say(rank, local_encode_vitals(&vitals, scene_frame, sizeof scene_frame, &n), &n);
+    vitals.allowed = 2; /* cannot be right: passed over */
+    scene_say(rank, local_encode_vitals(&vitals, scene_frame, sizeof scene_frame, &n), &n);
+    vitals = (local_vitals_t){.clock_mhz = 1000, .allowed = 0.5, .limit = LOCAL_LIMIT_HEAT};
+    scene_say(rank, local_encode_vitals(&vitals, scene_frame, sizeof scene_frame, &n), &n);
+    assert_int_equal(scene_hear(rank, false), LOCAL_DONE);
+    scene_bye(rank);
+    scene_end(&scene);
+}
+
 static void user_leaves(rank_t *rank)
 {
     const inspan_views_t *views = inspan_worker_views(rank->worker);
@@ -459,7 +506,7 @@ int main(void)
         cmocka_unit_test(test_an_opening_fails),           cmocka_unit_test(test_lost_ends_the_view_only),
         cmocka_unit_test(test_state_ledger_and_artifacts), cmocka_unit_test(test_agent_is_gone_while_waiting),
         cmocka_unit_test(test_output_without_a_reader),    cmocka_unit_test(test_left_is_of_a_view),
-        cmocka_unit_test(test_agent_that_hangs_up),
+        cmocka_unit_test(test_agent_that_hangs_up),        cmocka_unit_test(test_vitals_arrive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

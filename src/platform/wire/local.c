@@ -1,6 +1,7 @@
 #include "platform/wire/local.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,13 @@
  *                                                        30    8 share before
  *                                                        38    8 share after
  *                                                        46  str evidence
+ *
+ *   VITALS        0    8 cores              VITALS       48    8 swap, bytes/s or NaN
+ *                 8    8 throttled, 0..1                 56    8 allowed, 0..1
+ *                16    8 clock, MHz                      64    1 on battery (0, 1)
+ *                24    8 best clock, MHz                 65    1 owner active (0, 1)
+ *                32    8 temperature, C                  66    1 limit
+ *                40    8 others' cores, or NaN
  */
 enum {
     HEADER_BYTES = 8,
@@ -320,6 +328,24 @@ inspan_status_t local_encode_verdict(const local_verdict_t *verdict, uint8_t *by
     put_uint(&w, verdict->share_before, 8);
     put_uint(&w, verdict->share_after, 8);
     put_string(&w, verdict->evidence, sizeof verdict->evidence);
+    return frame_end(&w, used);
+}
+
+inspan_status_t local_encode_vitals(const local_vitals_t *vitals, uint8_t *bytes, size_t size, size_t *used)
+{
+    writer_t w;
+    frame_begin(&w, bytes, size, LOCAL_VITALS);
+    put_double(&w, vitals->cores);
+    put_double(&w, vitals->throttled);
+    put_double(&w, vitals->clock_mhz);
+    put_double(&w, vitals->clock_best_mhz);
+    put_double(&w, vitals->temperature_c);
+    put_double(&w, vitals->others_cores);
+    put_double(&w, vitals->swap_bytes_per_s);
+    put_double(&w, vitals->allowed);
+    put_uint(&w, vitals->on_battery, 1);
+    put_uint(&w, vitals->owner_active, 1);
+    put_uint(&w, (uint64_t)vitals->limit, 1);
     return frame_end(&w, used);
 }
 
@@ -626,6 +652,40 @@ inspan_status_t local_decode_verdict(const uint8_t *body, size_t n, local_verdic
     verdict->share_after = get_uint(&r, 8);
     get_string(&r, verdict->evidence, sizeof verdict->evidence);
     if (!(verdict->factor > 0 && verdict->factor <= 1e9)) return INSPAN_CORRUPT;
+    return finish(&r);
+}
+
+/* A number from 0 to `most`. */
+static double get_amount(reader_t *r, double most)
+{
+    const double value = get_double(r);
+    if (!(value >= 0 && value <= most)) r->bad = true; /* a NaN too */
+    return value;
+}
+
+/* The same, or NaN: not known. */
+static double get_perhaps(reader_t *r, double most)
+{
+    const double value = get_double(r);
+    if (!isnan(value) && !(value >= 0 && value <= most)) r->bad = true;
+    return value;
+}
+
+inspan_status_t local_decode_vitals(const uint8_t *body, size_t n, local_vitals_t *vitals)
+{
+    reader_t r = {.bytes = body, .n = n};
+    vitals->cores = get_amount(&r, 1e6);
+    vitals->throttled = get_amount(&r, 1);
+    vitals->clock_mhz = get_amount(&r, 1e6);
+    vitals->clock_best_mhz = get_amount(&r, 1e6);
+    vitals->temperature_c = get_amount(&r, 1e3);
+    vitals->others_cores = get_perhaps(&r, 1e6);
+    vitals->swap_bytes_per_s = get_perhaps(&r, 1e15);
+    vitals->allowed = get_amount(&r, 1);
+    vitals->on_battery = get_bool(&r);
+    vitals->owner_active = get_bool(&r);
+    const uint64_t limit = get_uint(&r, 1);
+    vitals->limit = limit < LOCAL_LIMIT_OTHER ? (local_limit_t)limit : LOCAL_LIMIT_OTHER;
     return finish(&r);
 }
 

@@ -143,6 +143,30 @@ typedef struct local_verdict {
 
 #define LOCAL_WORLD_MAX 256
 
+#define LOCAL_MINOR_VITALS 2 /* from which on workers take VITALS */
+
+typedef enum local_limit { /* which wish of the owner's makes `allowed` less than 1 */
+                           LOCAL_LIMIT_NONE,
+                           LOCAL_LIMIT_ALWAYS,
+                           LOCAL_LIMIT_BATTERY,
+                           LOCAL_LIMIT_HEAT,
+                           LOCAL_LIMIT_OWNER, /* is using it */
+                           LOCAL_LIMIT_OTHER  /* of a newer minor version */
+} local_limit_t;
+
+/* How this machine does just now. 0: not known; others_cores and swap_bytes_per_s: NaN. */
+typedef struct local_vitals {
+    double cores;     /* that this agent's workers may use */
+    double throttled; /* 0..1: of the quota's periods, in how many they were held back */
+    double clock_mhz, clock_best_mhz;
+    double temperature_c;
+    double others_cores; /* used by programs that are not this agent's workers */
+    double swap_bytes_per_s;
+    double allowed; /* 0..1: the share that its owner gives */
+    bool on_battery, owner_active;
+    local_limit_t limit;
+} local_vitals_t;
+
 /* A frame as bytes with its length field; *used is its whole size. LIMIT: does not fit `size`. */
 inspan_status_t local_encode_hello(const local_hello_t *hello, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_welcome(const local_welcome_t *welcome, uint8_t *bytes, size_t size,
@@ -162,6 +186,7 @@ inspan_status_t local_encode_state(bool full, uint8_t *bytes, size_t size, size_
 inspan_status_t local_encode_note(const char *text, uint8_t *bytes, size_t size, size_t *used); /* cut */
 inspan_status_t local_encode_verdict(const local_verdict_t *verdict, uint8_t *bytes, size_t size,
                                      size_t *used);
+inspan_status_t local_encode_vitals(const local_vitals_t *vitals, uint8_t *bytes, size_t size, size_t *used);
 inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *bytes, size_t size,
                                   size_t *used);
 inspan_status_t local_encode_end(local_frame_type_t type, const local_end_t *end, uint8_t *bytes, size_t size,
@@ -188,6 +213,7 @@ inspan_status_t local_decode_ledger(const uint8_t *body, size_t n, local_ledger_
 inspan_status_t local_decode_state(const uint8_t *body, size_t n, bool *full);
 inspan_status_t local_decode_note(const uint8_t *body, size_t n, char text[LOCAL_NOTE_MAX]);
 inspan_status_t local_decode_verdict(const uint8_t *body, size_t n, local_verdict_t *verdict);
+inspan_status_t local_decode_vitals(const uint8_t *body, size_t n, local_vitals_t *vitals);
 inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress_t *progress);
 inspan_status_t local_decode_end(const uint8_t *body, size_t n, local_end_t *end);
 

@@ -318,6 +318,54 @@ static void test_verdict(void **state)
     }
 }
 
+static void test_vitals(void **state)
+{
+    (void)state;
+    size_t used = 0, n = 0;
+    const local_vitals_t vitals = {.cores = 0.8,
+                                   .throttled = 0.25,
+                                   .clock_mhz = 2900,
+                                   .clock_best_mhz = 4200,
+                                   .temperature_c = 71.5,
+                                   .others_cores = NAN,
+                                   .swap_bytes_per_s = 4096,
+                                   .allowed = 0.5,
+                                   .on_battery = true,
+                                   .limit = LOCAL_LIMIT_BATTERY};
+    local_vitals_t found;
+    assert_int_equal(local_encode_vitals(&vitals, frame, sizeof frame, &used), INSPAN_OK);
+    const uint8_t *body = whole_frame(used, LOCAL_VITALS, &n);
+    assert_int_equal(n, 67);
+    assert_int_equal(local_decode_vitals(body, n, &found), INSPAN_OK);
+    assert_true(found.cores == 0.8 && found.throttled == 0.25 && found.clock_mhz == 2900);
+    assert_true(found.clock_best_mhz == 4200 && found.temperature_c == 71.5 && isnan(found.others_cores));
+    assert_true(found.swap_bytes_per_s == 4096 && found.allowed == 0.5);
+    assert_true(found.on_battery && !found.owner_active);
+    assert_int_equal(found.limit, LOCAL_LIMIT_BATTERY);
+    REFUSES_OTHER_LENGTHS(local_decode_vitals, body, n, &found);
+    frame[8 + 66] = 200; /* of a newer version */
+    assert_int_equal(local_decode_vitals(body, n, &found), INSPAN_OK);
+    assert_int_equal(found.limit, LOCAL_LIMIT_OTHER);
+    frame[8 + 65] = 2; /* neither yes nor no */
+    assert_int_equal(local_decode_vitals(body, n, &found), INSPAN_CORRUPT);
+    static const double bad[] = {-1e-9, -INFINITY, INFINITY, NAN};
+    for (size_t field = 0; field < 8; field++)
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            const bool may_be_unknown = field == 5 || field == 6;
+            assert_int_equal(local_encode_vitals(&vitals, frame, sizeof frame, &used), INSPAN_OK);
+            memcpy(frame + 8 + 8 * field, &bad[i], 8); /* doubles travel as they are on such machines */
+            body = whole_frame(used, LOCAL_VITALS, &n);
+            assert_int_equal(local_decode_vitals(body, n, &found),
+                             may_be_unknown && isnan(bad[i]) ? INSPAN_OK : INSPAN_CORRUPT);
+        }
+    local_vitals_t wrong = vitals;
+    wrong.allowed = 1.001;
+    assert_int_equal(local_encode_vitals(&wrong, frame, sizeof frame, &used), INSPAN_OK);
+    body = whole_frame(used, LOCAL_VITALS, &n);
+    assert_int_equal(local_decode_vitals(body, n, &found), INSPAN_CORRUPT);
+    assert_int_equal(local_encode_vitals(&vitals, frame, used - 1, &used), INSPAN_LIMIT);
+}
+
 static void test_ledger(void **state)
 {
     (void)state;
@@ -399,6 +447,9 @@ static void decode_any(const uint8_t *body, size_t n)
     local_decode_note(copy, n, note);
     local_verdict_t verdict;
     if (local_decode_verdict(copy, n, &verdict) == INSPAN_OK) assert_true(verdict.cause < LOCAL_CAUSES);
+    local_vitals_t vitals;
+    if (local_decode_vitals(copy, n, &vitals) == INSPAN_OK)
+        assert_true(vitals.allowed >= 0 && vitals.allowed <= 1 && vitals.limit <= LOCAL_LIMIT_OTHER);
     local_decode_blame(copy, n, &blame);
     local_decode_saved(copy, n, &saved);
     local_decode_registered(copy, n, &registered);
@@ -420,6 +471,7 @@ static void test_hostile_bytes(void **state)
     static local_ledger_t ledger = {.batch = 9, .n = 3};
     local_saved_t saved = {.folder = "out"};
     local_verdict_t verdict = {.factor = 1, .evidence = "e"};
+    const local_vitals_t vitals = {.cores = 2, .allowed = 1, .others_cores = NAN};
     for (int round = 0; round < 10000; round++) {
         size_t used = 0;
         if (round % 6 == 3) local_encode_ledger(&ledger, frame, sizeof frame, &used);
@@ -427,7 +479,8 @@ static void test_hostile_bytes(void **state)
         if (round % 6 == 5) local_encode_verdict(&verdict, frame, sizeof frame, &used);
         if (round % 6 == 0) local_encode_view(&view, LOCAL_MINOR, frame, sizeof frame, &used);
         if (round % 6 == 1) local_encode_end(LOCAL_DONE, &end, frame, sizeof frame, &used);
-        if (round % 6 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
+        if (round % 12 == 8) local_encode_vitals(&vitals, frame, sizeof frame, &used);
+        if (round % 12 == 2) local_encode_welcome(&welcome, frame, sizeof frame, &used);
         for (uint64_t flips = rng_below(&rng, 6); flips > 0; flips--)
             frame[rng_below(&rng, used)] = (uint8_t)rng_next(&rng);
         decode_any(frame + 8, rng_below(&rng, used - 8 + 1));
@@ -453,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_tick_and_end),
         cmocka_unit_test(test_ready_state_and_blame),
         cmocka_unit_test(test_saved_and_registered),
+        cmocka_unit_test(test_vitals),
         cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_verdict),
         cmocka_unit_test(test_peek),
