@@ -23,7 +23,8 @@ enum { FOLDER_MAX = JOB_FILES_VALUE_MAX - 50 };
 
 static const ns_t tick_period = 100 * NS_PER_MS;
 static const ns_t default_timeout = 5 * NS_PER_S;
-static const ns_t leave_bound = 10 * NS_PER_S; /* for workers to hand over their work */
+static const ns_t sight_bound = 500 * NS_PER_MS; /* for the first look at the machine's vitals */
+static const ns_t leave_bound = 10 * NS_PER_S;   /* for workers to hand over their work */
 static const ns_t end_bound =
     6 * NS_PER_S; /* 2 s for SIGTERM, 2 s for SIGKILL, the rest for a slow machine */
 
@@ -45,6 +46,7 @@ static void register_if_due(agent_t *agent)
 {
     if (!agent->register_due || agent->stream == NULL) return;
     if (!agent_core_settled(agent->core) && os_now() < agent->adopted_until) return;
+    if (!agent->has_sight && os_now() - agent->up_at < sight_bound) return;
     agent->register_due = false;
     messages_send_register(agent);
 }
@@ -184,6 +186,10 @@ static void on_inbox(void *context)
         case LINK_DOWN: on_down(agent, message.id == LINK_WAS_UP, message.payload); break;
         case AGENT_TASK_DONE: task_finish(agent, message.payload); break;
         case AGENT_PUSH_DONE: push_finish(agent, message.payload); break;
+        case AGENT_SIGHT:
+            vitals_take(agent);
+            register_if_due(agent);
+            break;
         default: break;
         }
     }
@@ -229,6 +235,7 @@ static void on_tick(void *context)
     ns_t now = os_now();
     process_poll_all(agent);
     agent_core_tick(agent->core, now);
+    vitals_tend(agent);
     register_if_due(agent);
     ns_t patience = agent->failure_timeout > default_timeout ? agent->failure_timeout : default_timeout;
     if (agent->stream != NULL && !agent->registered && now - agent->up_at > patience) {
@@ -380,6 +387,14 @@ static void set_identity(agent_t *agent)
                          options->last_port);
 }
 
+static inspan_status_t open_watch(agent_t *agent, inspan_error_t *err)
+{
+    char path[PATH_MAX];
+    const char *root = agent->options->root != NULL ? agent->options->root : "";
+    snprintf(path, sizeof path, "%.3900s/" OWNER_FILE, agent->folder);
+    return watch_open(root, path, agent->inbox, AGENT_SIGHT, &agent->watch, err);
+}
+
 static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
 {
     const agent_options_t *options = agent->options;
@@ -396,6 +411,7 @@ static inspan_status_t open_parts(agent_t *agent, inspan_error_t *err)
     if (status == INSPAN_OK)
         status = loop_timer(agent->loop, tick_period, tick_period, on_tick, agent, &agent->tick, err);
     if (status == INSPAN_OK) status = rpc_client_open(options->manager, options->token, &agent->client, err);
+    if (status == INSPAN_OK) status = open_watch(agent, err);
     if (status == INSPAN_OK)
         status = link_open(agent->client, options->address, agent->inbox, &agent->link, err);
     return status;
@@ -435,6 +451,7 @@ static void close_parts(agent_t *agent)
     if (agent->inbox != NULL) inbox_shut(agent->inbox);
     agent->stream = NULL;
     agent->registered = false;
+    watch_close(agent->watch);
     link_close(agent->link);
     if (agent->core != NULL) discard_tasks(agent);
     push_cancel_all(agent);

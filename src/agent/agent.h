@@ -14,6 +14,7 @@ typedef struct agent_options {
     const char *address;            /* --address: advertised; NULL: the one that routes to the manager */
     uint16_t first_port, last_port; /* data ports; 0, 0: any (private clusters) */
     double cores;                   /* laboratory's quota; 0: from affinity and cgroup */
+    const char *root;               /* before /proc and /sys, where vitals are read; NULL: "" (tests) */
     const char *worker_program;     /* path of inspan; NULL: /proc/self/exe */
     /* Called at each registration, from the thread that runs agent_main; NULL: nobody asks. */
     void (*on_registered)(void *context, const char *node_id, const char *name, const char *address);

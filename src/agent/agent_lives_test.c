@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "agent/agent_scene_test.h"
+#include "platform/host/owner.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
@@ -186,6 +187,52 @@ static void test_leaves_when_it_is_asked_to_end(void **state)
     assert_true(os_now() - begun < 6 * NS_PER_S);
 }
 
+/* What the owner wants counts within 2 s, for the worker and in heartbeats; at 0 it hands over and leaves. */
+static void test_owner_on_battery(void **state)
+{
+    (void)state;
+    char path[300];
+    owner_wishes_t wishes = owner_defaults;
+    snprintf(path, sizeof path, "%s/" OWNER_FILE, state_folder);
+    put_in_root("/sys/class/power_supply/BAT0/type", "Battery\n");
+    put_in_root("/sys/class/power_supply/BAT0/status", "Charging\n");
+    test_manager_wait_register(manager, 1);
+    wishes.on_battery = 0.5;
+    assert_int_equal(owner_save(path, &wishes, NULL), INSPAN_OK);
+    order_start(1, "elastic");
+    test_manager_wait_view(manager, 1, 1);
+    assert_true(worker_printed("may use 1.00, limit 0, battery 0"));
+
+    ns_t begun = os_now();
+    put_in_root("/sys/class/power_supply/BAT0/status", "Discharging\n");
+    assert_true(worker_printed("may use 0.50, limit 2, battery 1"));
+    const Inspan__V1__Vitals vitals = test_manager_wait_allowed(manager, 0.5);
+    assert_true(os_now() - begun < 2 * NS_PER_S);
+    assert_string_equal(vitals.limit, "on battery");
+    assert_true(vitals.on_battery && vitals.cores >= 1);
+
+    begun = os_now();
+    wishes.on_battery = 0;
+    assert_int_equal(owner_save(path, &wishes, NULL), INSPAN_OK);
+    test_manager_wait_state(manager, 1, STATE(LEFT));
+    assert_true(os_now() - begun < 2 * NS_PER_S);
+    order_stop(1, false);
+    test_manager_wait_freed(manager, 1);
+
+    kill(agent.pid, SIGKILL); /* a later life knows the wishes, from its registration on */
+    wait_end(&agent);
+    start_agent(TOKEN, &agent);
+    const Inspan__V1__Register *again = test_manager_wait_register(manager, 2);
+    assert_non_null(again->vitals);
+    assert_true(again->vitals->allowed == 0);
+    assert_int_equal(os_file_write(path, "on-battery lots\n", 16, 0600, NULL), INSPAN_OK);
+    put_in_root("/sys/class/power_supply/BAT0/status", "Charging\n");
+    test_manager_wait_allowed(manager, 1);
+    put_in_root("/sys/class/power_supply/BAT0/status", "Discharging\n");
+    test_manager_wait_allowed(manager, 0); /* what cannot be read changes nothing */
+    assert_true(log_says("expected a number from 0 to 1"));
+}
+
 int main(int argc, char **argv)
 {
     const int role = scene_role(argc, argv);
@@ -195,6 +242,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_a_worker_is_taken_over, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_checkpoints_of_lost_workers_go, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leaves_when_it_is_asked_to_end, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_owner_on_battery, open_scene, close_scene),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

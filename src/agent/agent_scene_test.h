@@ -23,6 +23,8 @@ void start_agent(const char *token, os_process_t *process);
 os_exit_t wait_end(os_process_t *process);
 void wait_gone(pid_t pid);
 int open_scene(void **state);
+void put_in_root(const char *path,
+                 const char *text); /* a file of the machine, as the agent's vitals see it */
 bool log_says(const char *text);
 int close_scene(void **state);
 void order_start_with(uint64_t job, const char *mode, Inspan__V1__DataFile *data);

@@ -28,10 +28,11 @@ uint32_t newcomer_rank;
 
 void start_agent(const char *token, os_process_t *process)
 {
-    char target[64], runtime[96];
+    char target[64], runtime[96], root[80];
     snprintf(target, sizeof target, "127.0.0.1:%u", test_manager_port(manager));
     snprintf(runtime, sizeof runtime, "XDG_RUNTIME_DIR=%s", folder);
-    const char *const arguments[] = {"agent-test", "agent", state_folder, target, token, NULL};
+    snprintf(root, sizeof root, "%s/root", folder);
+    const char *const arguments[] = {"agent-test", "agent", state_folder, target, token, root, NULL};
     const char *const environment[] = {"INSPAN_LOG=info", runtime, NULL};
     int output = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     os_spawn_options_t options = {"/proc/self/exe", arguments, environment, NULL, output};
@@ -74,6 +75,16 @@ int open_scene(void **state)
     manager = test_manager_open(files, 0, TOKEN);
     start_agent(TOKEN, &agent);
     return 0;
+}
+
+void put_in_root(const char *path, const char *text)
+{
+    char full[512], place[512];
+    snprintf(full, sizeof full, "%s/root%s", folder, path);
+    snprintf(place, sizeof place, "%s", full);
+    *strrchr(place, '/') = '\0';
+    assert_int_equal(os_mkdir_all(place, 0700, NULL), INSPAN_OK);
+    assert_int_equal(os_file_write(full, text, strlen(text), 0600, NULL), INSPAN_OK);
 }
 
 bool log_says(const char *text)
@@ -220,8 +231,9 @@ void order_answer(uint64_t job, uint64_t step, const char *text)
 int scene_role(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "worker") == 0) return test_worker_main(argv[2]);
-    if (argc == 5 && strcmp(argv[1], "agent") == 0) {
-        agent_options_t options = {.folder = argv[2], .manager = argv[3], .token = argv[4], .name = "attic"};
+    if (argc == 6 && strcmp(argv[1], "agent") == 0) {
+        agent_options_t options = {
+            .folder = argv[2], .manager = argv[3], .token = argv[4], .root = argv[5], .name = "attic"};
         return agent_main(&options);
     }
     return -1;

@@ -35,6 +35,8 @@ const Inspan__V1__Register *test_manager_wait_register(test_manager_t *manager,
 const Inspan__V1__WorkerReport *test_manager_wait_state(test_manager_t *manager, uint64_t job,
                                                         Inspan__V1__WorkerState state);
 void test_manager_wait_heartbeats(test_manager_t *manager, unsigned number);
+/* Until a heartbeat says that its owner gives so much; a copy, as above. */
+Inspan__V1__Vitals test_manager_wait_allowed(test_manager_t *manager, double allowed);
 unsigned test_manager_heartbeats(test_manager_t *manager); /* so far */
 void test_manager_wait_left(test_manager_t *manager);      /* a session that was half-closed by its agent */
 /* Until a failed worker of the job is reported without a pid. */

@@ -43,6 +43,9 @@ struct test_manager {
     vec_of(Inspan__V1__AgentUp *) ups;
     vec_of(pushed_t *) logs;
     unsigned heartbeats, left, gets, muted;
+    bool has_vitals;
+    Inspan__V1__Vitals vitals; /* of the last heartbeat */
+    char limit[64];
     bool mute;
     inspan_status_t refusal;
     char refusal_text[128], given_id[64];
@@ -67,6 +70,12 @@ static void attach_message(void *context, rpc_call_t *call, const ProtobufCMessa
     pthread_mutex_lock(&manager->mutex);
     if (up->kind_case == INSPAN__V1__AGENT_UP__KIND_HEARTBEAT) {
         manager->heartbeats++;
+        if (up->heartbeat->vitals != NULL) {
+            manager->vitals = *up->heartbeat->vitals;
+            snprintf(manager->limit, sizeof manager->limit, "%s", manager->vitals.limit);
+            manager->vitals.limit = manager->limit;
+            manager->has_vitals = true;
+        }
     } else {
         Inspan__V1__AgentUp *copy = copy_of(message);
         VEC_PUSH(&manager->ups, copy);
@@ -509,6 +518,17 @@ void test_manager_wait_heartbeats(test_manager_t *manager, unsigned number)
     pthread_mutex_lock(&manager->mutex);
     while (manager->heartbeats < number) wait_change(manager, deadline, "heartbeats");
     pthread_mutex_unlock(&manager->mutex);
+}
+
+Inspan__V1__Vitals test_manager_wait_allowed(test_manager_t *manager, double allowed)
+{
+    ns_t deadline = os_now() + 20 * NS_PER_S;
+    pthread_mutex_lock(&manager->mutex);
+    while (!manager->has_vitals || manager->vitals.allowed != allowed)
+        wait_change(manager, deadline, "what the owner gives");
+    Inspan__V1__Vitals vitals = manager->vitals;
+    pthread_mutex_unlock(&manager->mutex);
+    return vitals;
 }
 
 unsigned test_manager_heartbeats(test_manager_t *manager)

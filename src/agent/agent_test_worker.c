@@ -20,6 +20,7 @@ static size_t in_used;
 static local_end_t end;
 static local_registered_t registered;
 static local_view_t view;
+static bool elastic_job;
 static bool outlives; /* its agent may be killed: the next read shows it */
 
 static int try_agent(void)
@@ -62,6 +63,19 @@ static void say_end(int fd, local_frame_type_t type, inspan_status_t status, con
     say(fd, n);
 }
 
+/* Prints how much its owner gives, whenever that changes. */
+static void take_vitals(const uint8_t *body, size_t n)
+{
+    static double allowed = -1;
+    local_vitals_t vitals;
+    if (local_decode_vitals(body, n, &vitals) != INSPAN_OK) _exit(89);
+    if (vitals.allowed != allowed && elastic_job) {
+        printf("may use %.2f, limit %d, battery %d\n", vitals.allowed, (int)vitals.limit, vitals.on_battery);
+        fflush(stdout);
+    }
+    allowed = vitals.allowed;
+}
+
 /* The next frame; ticks while it waits. 0: the agent hung up. */
 static local_frame_type_t hear(int fd)
 {
@@ -73,6 +87,7 @@ static local_frame_type_t hear(int fd)
         inspan_status_t status = local_peek(in, in_used, &type, &body, &n, &whole);
         if (status == INSPAN_CORRUPT) _exit(92);
         if (status == INSPAN_OK) {
+            if (type == LOCAL_VITALS) take_vitals(body, n);
             if (type == LOCAL_LOST) local_decode_end(body, n, &end);
             if (type == LOCAL_REGISTERED) local_decode_registered(body, n, &registered);
             if (type == LOCAL_VIEW && local_decode_view(body, n, &view) == INSPAN_OK) free(view.members);
@@ -319,10 +334,11 @@ int test_worker_main(const char *folder)
     printf("mode %s\n", mode);
     fflush(stdout);
     if (strcmp(mode, "exit") == 0) return 17;
+    elastic_job = strcmp(mode, "elastic") == 0;
     int fd = begin(strcmp(mode, "bound") != 0);
     if (strcmp(mode, "bound") == 0) return until_stopped(fd);
     if (strcmp(mode, "wait") == 0) return until_stopped(fd);
-    if (strcmp(mode, "elastic") == 0) {
+    if (elastic_job) {
         outlives = true;
         signal(SIGPIPE, SIG_IGN);
         return elastic(fd);

@@ -443,6 +443,8 @@ static inspan_status_t on_hello(agent_core_t *core, ns_t now, agent_worker_t *wo
     if (worker->phase == AGENT_STARTING) enter(worker, now, AGENT_WELCOMED);
     if (worker->stopping) core_send_empty(core, worker, LOCAL_STOP);
     if (worker->leaving) core_send_empty(core, worker, LOCAL_LEAVE);
+    worker->vitals_at = 0; /* also to one that called again */
+    core_send_vitals(core, now, worker);
     return INSPAN_OK;
 }
 

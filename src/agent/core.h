@@ -124,6 +124,9 @@ typedef struct agent_worker {
     local_verdict_t verdicts[AGENT_VERDICTS]; /* the newest, oldest first */
     uint32_t n_verdicts;
 
+    local_vitals_t vitals; /* what it was told last, */
+    ns_t vitals_at;        /* and when; 0: nothing */
+
     /* the core's own */
     ns_t since, heard;     /* of the phase; last frame */
     ns_t term_at, kill_at; /* when to send SIGTERM, SIGKILL; 0: not */
@@ -198,6 +201,9 @@ bool agent_core_leave_all(agent_core_t *core, ns_t now, const char *reason);
 void agent_core_registered(agent_core_t *core, ns_t now, uint64_t job, uint32_t rank, uint64_t step,
                            bool result, inspan_status_t status, const char *text);
 void agent_core_stop_all(agent_core_t *core, ns_t now, const char *reason); /* SIGTERM, 2 s, SIGKILL */
+
+/* How this machine does: passed on to its workers. allowed 0: those of elastic jobs are asked to leave. */
+void agent_core_vitals(agent_core_t *core, ns_t now, const local_vitals_t *vitals);
 
 /* The link to the manager came up (all in agent_core_each was just told) or went down. */
 void agent_core_link(agent_core_t *core, ns_t now, bool up);

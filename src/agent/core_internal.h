@@ -1,4 +1,5 @@
-/* The core's inside, shared by core.c (a worker's life) and core_elastic.c (what only elastic jobs need). */
+/* The core's inside, shared by core.c (a worker's life), core_elastic.c (what only elastic jobs need) and
+ * core_vitals.c. */
 #ifndef AGENT_CORE_INTERNAL_H
 #define AGENT_CORE_INTERNAL_H
 
@@ -25,6 +26,8 @@ struct agent_core {
     uint32_t threads;
     uint16_t first_port, last_port;
     uint8_t frame[LOCAL_FRAME_MAX + 8];
+    bool has_vitals;
+    local_vitals_t vitals;
     local_end_t end; /* scratch, as the next: too large for a stack frame */
     local_ledger_t ledger;
 };
@@ -34,6 +37,9 @@ void core_tell(agent_core_t *core, ns_t now, agent_worker_t *worker);
 void core_send_empty(agent_core_t *core, agent_worker_t *worker, local_frame_type_t type);
 bool core_is_over(const agent_worker_t *worker);
 void core_gone_if_finished(agent_core_t *core, ns_t now, agent_worker_t *worker);
+
+/* core_vitals.c */
+void core_send_vitals(agent_core_t *core, ns_t now, agent_worker_t *worker); /* if it is time */
 
 /* core_elastic.c: frames of a worker, what a link that came up needs */
 inspan_status_t core_on_blame(agent_core_t *core, ns_t now, agent_worker_t *worker, const uint8_t *body,

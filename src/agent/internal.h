@@ -1,8 +1,8 @@
 /*
  * The agent's shell, shared by its parts: agent.c (loop, orders), process.c (a worker's process, socket and
  * output), adopt.c (workers of an earlier life),
- * task.c (threads that fetch data and store results), log_push.c (logs to the manager), messages.c
- * (protobuf). Everything here belongs to the loop thread, but where it says otherwise.
+ * task.c (threads that fetch data and store results), log_push.c (logs to the manager), vitals.c (of the
+ * machine), messages.c (protobuf). Everything here belongs to the loop thread, but where it says otherwise.
  */
 #ifndef AGENT_INTERNAL_H
 #define AGENT_INTERNAL_H
@@ -15,6 +15,7 @@
 #include "agent/inbox.h"
 #include "agent/link.h"
 #include "agent/transfer.h"
+#include "agent/watch.h"
 #include "agent/worker_log.h"
 #include "inspan/v1/inspan.pb-c.h"
 #include "platform/host/inventory.h"
@@ -23,9 +24,13 @@
 #include "rpc/rpc.h"
 
 #define AGENT_PROTOCOL_MAJOR 1
-#define AGENT_PROTOCOL_MINOR 1 /* its workers are members of elastic jobs */
+#define AGENT_PROTOCOL_MINOR 2 /* 1: its workers are members of elastic jobs; 2: vitals, verdicts */
 
-enum { AGENT_TASK_DONE = 10, AGENT_PUSH_DONE = 11 }; /* kinds of the inbox, besides link_event_t */
+enum {
+    AGENT_TASK_DONE = 10,
+    AGENT_PUSH_DONE = 11,
+    AGENT_SIGHT = 12
+}; /* kinds of the inbox, besides link_event_t */
 enum { PROCESS_BUFFER = 2 * (LOCAL_FRAME_MAX + 8) };
 enum { AGENT_PUSHES = 8 }; /* logs that are sent at a time */
 
@@ -54,6 +59,14 @@ typedef struct agent {
     ns_t up_at, heartbeat, failure_timeout;
     uint64_t beats;
 
+    watch_t *watch;
+    watch_sight_t sight; /* the newest; cores: this agent's part of them */
+    bool has_sight;
+    ns_t sight_at;
+    double first_cores; /* usable ones at the first sight */
+    pid_t watched[AGENT_WORKERS];
+    uint32_t n_watched;
+
     agent_push_t *pushes[AGENT_PUSHES];
     pthread_mutex_t fetching; /* one data file at a time: two workers may want the same. Any thread */
     bool ending, half_closed;
@@ -77,6 +90,10 @@ void messages_send_verdict(agent_t *agent, const agent_worker_t *worker, const l
 void messages_send_ledger(agent_t *agent, const agent_worker_t *worker, const local_ledger_t *ledger);
 void messages_take_artifact(agent_t *agent, const Inspan__V1__ArtifactAnswer *message);
 void messages_take_lost(agent_t *agent, const Inspan__V1__MemberLost *message);
+
+/* ---- vitals.c */
+void vitals_take(agent_t *agent); /* AGENT_SIGHT: to workers, and up where the owner gives more or less */
+void vitals_tend(agent_t *agent); /* with each tick */
 
 /* ---- process.c */
 

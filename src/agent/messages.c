@@ -273,8 +273,29 @@ static void fill_inventory(inventory_t *from, inventory_message_t *to)
     fill_devices(from, to);
 }
 
+/* NULL: none yet. */
+static Inspan__V1__Vitals *fill_vitals(const agent_t *agent, Inspan__V1__Vitals *message)
+{
+    const vitals_t *vitals = &agent->sight.vitals;
+    if (!agent->has_sight) return NULL;
+    inspan__v1__vitals__init(message);
+    message->cores = vitals->cores;
+    message->throttled = vitals->throttled;
+    message->clock_mhz = vitals->clock_mhz;
+    message->clock_best_mhz = vitals->clock_best_mhz;
+    message->temperature_c = vitals->temperature_c;
+    message->others_cores = vitals->others_cores;
+    message->swap_bytes_per_s = vitals->swap_bytes_per_s;
+    message->on_battery = vitals->on_battery;
+    message->owner_active = vitals->owner_active;
+    message->allowed = agent->sight.allowed;
+    message->limit = text_of(owner_limit_text(agent->sight.limit));
+    return message;
+}
+
 typedef struct register_parts { /* too large for a stack frame */
     inventory_message_t inventory;
+    Inspan__V1__Vitals vitals;
     report_t reports[AGENT_WORKERS];
     Inspan__V1__WorkerReport *list[AGENT_WORKERS];
 } register_parts_t;
@@ -295,6 +316,7 @@ void messages_send_register(agent_t *agent)
     message.first_port = agent->options->first_port;
     message.last_port = agent->options->last_port;
     message.inventory = &parts->inventory.message;
+    message.vitals = fill_vitals(agent, &parts->vitals);
     message.incarnation = agent->incarnation;
     message.wall_ns = os_wall_now();
     message.protocol_major = AGENT_PROTOCOL_MAJOR;
@@ -314,16 +336,17 @@ void messages_send_register(agent_t *agent)
 
 void messages_send_heartbeat(agent_t *agent)
 {
-    inventory_vitals_t vitals;
-    inventory_read_vitals("", &vitals);
+    const vitals_t *vitals = &agent->sight.vitals;
+    Inspan__V1__Vitals message;
     Inspan__V1__Heartbeat heartbeat = INSPAN__V1__HEARTBEAT__INIT;
     Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
     heartbeat.sequence = ++agent->beats;
-    heartbeat.load = vitals.load;
-    heartbeat.memory_free_bytes = vitals.memory_free_bytes;
-    heartbeat.cpu_mhz = vitals.cpu_mhz;
-    heartbeat.temperature_c = vitals.temperature_c;
-    heartbeat.on_battery = vitals.on_battery;
+    heartbeat.load = vitals->load;
+    heartbeat.memory_free_bytes = vitals->memory_free_bytes;
+    heartbeat.cpu_mhz = vitals->clock_mhz;
+    heartbeat.temperature_c = vitals->temperature_c;
+    heartbeat.on_battery = vitals->on_battery;
+    heartbeat.vitals = fill_vitals(agent, &message);
     up.kind_case = INSPAN__V1__AGENT_UP__KIND_HEARTBEAT;
     up.heartbeat = &heartbeat;
     agent_send(agent, &up.base);

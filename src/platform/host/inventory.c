@@ -103,6 +103,21 @@ static void read_instruction_sets(const char *cpuinfo, inventory_t *inventory)
                      sizeof inventory->instruction_sets[0], "%s", known_sets[i]);
 }
 
+double inventory_affinity(uint32_t *online)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    *online = cores > 0 ? (uint32_t)cores : 1;
+    double usable = *online;
+    size_t size = CPU_ALLOC_SIZE(8192);
+    cpu_set_t *allowed = CPU_ALLOC(8192);
+    if (allowed != NULL && sched_getaffinity(getpid(), size, allowed) == 0) {
+        int n = CPU_COUNT_S(size, allowed);
+        if (n > 0 && n < usable) usable = n;
+    }
+    CPU_FREE(allowed);
+    return usable;
+}
+
 static void read_processor(const char *root, inventory_t *inventory)
 {
     char *cpuinfo = inventory_file(root, "/proc/cpuinfo");
@@ -113,16 +128,7 @@ static void read_processor(const char *root, inventory_t *inventory)
         read_instruction_sets(cpuinfo, inventory);
     }
     free(cpuinfo);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    inventory->cores = online > 0 ? (uint32_t)online : 1;
-    inventory->usable_cores = inventory->cores;
-    size_t size = CPU_ALLOC_SIZE(8192);
-    cpu_set_t *allowed = CPU_ALLOC(8192);
-    if (allowed != NULL && sched_getaffinity(0, size, allowed) == 0) {
-        int n = CPU_COUNT_S(size, allowed);
-        if (n > 0 && n < inventory->usable_cores) inventory->usable_cores = n;
-    }
-    CPU_FREE(allowed);
+    inventory->usable_cores = inventory_affinity(&inventory->cores);
     double quota = os_cgroup_cores(root, 0);
     if (quota < inventory->usable_cores) inventory->usable_cores = quota;
 }
@@ -135,7 +141,7 @@ uint32_t inventory_threads(double usable_cores)
 
 /* ---- Memory, disk ---------------------------------------------------------------------------- */
 
-static void read_memory(const char *root, uint64_t *total, uint64_t *available)
+void inventory_read_memory(const char *root, uint64_t *total, uint64_t *available)
 {
     *total = *available = 0;
     char *meminfo = inventory_file(root, "/proc/meminfo"), value[64];
@@ -158,58 +164,10 @@ void inventory_read(const char *root, const char *folder, inventory_t *inventory
     memset(inventory, 0, sizeof *inventory);
     read_identity(root, inventory);
     read_processor(root, inventory);
-    read_memory(root, &inventory->memory_bytes, &inventory->memory_free_bytes);
+    inventory_read_memory(root, &inventory->memory_bytes, &inventory->memory_free_bytes);
     struct statvfs disk;
     if (statvfs(folder, &disk) == 0) inventory->disk_free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
     inventory_read_gpus(root, inventory);
     inventory_read_interfaces(root, inventory);
     inventory_read_battery(root, inventory);
-}
-
-/* ---- Vitals ---------------------------------------------------------------------------------- */
-
-static double read_mhz(const char *root)
-{
-    double sum = 0;
-    int n = 0;
-    for (int cpu = 0; cpu < 1024; cpu++) {
-        char path[96];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq", cpu);
-        double khz = inventory_number(root, path, -1);
-        if (khz < 0) break;
-        sum += khz / 1000;
-        n++;
-    }
-    if (n > 0) return sum / n;
-    char *cpuinfo = inventory_file(root, "/proc/cpuinfo"), value[64];
-    double mhz =
-        cpuinfo != NULL && find_value(cpuinfo, "cpu MHz", ':', value, sizeof value) ? atof(value) : 0;
-    free(cpuinfo);
-    return mhz;
-}
-
-static double read_temperature(const char *root)
-{
-    double hottest = 0;
-    for (int zone = 0; zone < 64; zone++) {
-        char path[64];
-        snprintf(path, sizeof path, "/sys/class/thermal/thermal_zone%d/temp", zone);
-        double celsius = inventory_number(root, path, -1e9) / 1000;
-        if (celsius < -1e5) break;
-        if (celsius > hottest && celsius < 150)
-            hottest = celsius; /* sensors that are not wired say 255 or so */
-    }
-    return hottest;
-}
-
-void inventory_read_vitals(const char *root, inventory_vitals_t *vitals)
-{
-    uint64_t total = 0;
-    *vitals = (inventory_vitals_t){.load = inventory_number(root, "/proc/loadavg", 0)};
-    read_memory(root, &total, &vitals->memory_free_bytes);
-    vitals->cpu_mhz = read_mhz(root);
-    vitals->temperature_c = read_temperature(root);
-    inventory_t power = {.has_battery = false};
-    inventory_read_battery(root, &power);
-    vitals->on_battery = power.on_battery;
 }

@@ -1,7 +1,7 @@
 /*
- * What this machine has and may use: read once when an agent registers; vitals with each heartbeat. `root` is
- * put before /proc, /sys and /etc: "" in production, a folder in tests. What cannot be found out stays zero
- * or empty.
+ * What this machine has and may use: read once when an agent registers; what changes while it works is in
+ * vitals.h. `root` is put before /proc, /sys and /etc: "" in production, a folder in tests. What cannot be
+ * found out stays zero or empty.
  */
 #ifndef HOST_INVENTORY_H
 #define HOST_INVENTORY_H
@@ -44,16 +44,6 @@ typedef struct inventory {
 } inventory_t;
 
 void inventory_read(const char *root, const char *folder, inventory_t *inventory);
-
-typedef struct inventory_vitals {
-    double load; /* runnable processes, mean over a minute */
-    uint64_t memory_free_bytes;
-    double cpu_mhz;       /* mean over the cores; 0: unknown */
-    double temperature_c; /* of the hottest sensor; 0: unknown */
-    bool on_battery;
-} inventory_vitals_t;
-
-void inventory_read_vitals(const char *root, inventory_vitals_t *vitals);
 
 /* Worker threads for that many usable cores: at least one, never more than there is quota for. */
 uint32_t inventory_threads(double usable_cores);

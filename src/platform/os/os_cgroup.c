@@ -120,18 +120,44 @@ static double group_cores(const group_t *group)
     return cores;
 }
 
-double os_cgroup_cores(const char *root, pid_t pid)
+/* cpu.stat has the same two lines in both versions. */
+static void count_periods(const group_t *group, os_cgroup_quota_t *quota)
 {
-    double least = INFINITY;
+    char *text = read_group_file(group, "cpu.stat"), *rest = text;
+    bool periods = false, throttled = false;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        if (strncmp(line, "nr_periods ", 11) == 0) {
+            quota->periods = strtoull(line + 11, NULL, 10);
+            periods = true;
+        } else if (strncmp(line, "nr_throttled ", 13) == 0) {
+            quota->throttled = strtoull(line + 13, NULL, 10);
+            throttled = true;
+        }
+    }
+    free(text);
+    quota->counted = periods && throttled;
+}
+
+void os_cgroup_quota(const char *root, pid_t pid, os_cgroup_quota_t *quota)
+{
+    *quota = (os_cgroup_quota_t){.cores = INFINITY};
     for (int unified = 0; unified < 2; unified++) {
         group_t group;
         if (!find_group(root, pid, "cpu", unified != 0, &group)) continue;
         do {
             double cores = group_cores(&group);
-            if (cores < least) least = cores;
+            if (cores >= quota->cores) continue;
+            *quota = (os_cgroup_quota_t){.cores = cores};
+            count_periods(&group, quota);
         } while (go_up(&group));
     }
-    return least;
+}
+
+double os_cgroup_cores(const char *root, pid_t pid)
+{
+    os_cgroup_quota_t quota;
+    os_cgroup_quota(root, pid, &quota);
+    return quota.cores;
 }
 
 /* v1 says "no limit" as a number near 2^63, v2 as "max". */

@@ -10,7 +10,17 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-double os_cgroup_cores(const char *root, pid_t pid);          /* CPU quota in cores; INFINITY: none */
+double os_cgroup_cores(const char *root, pid_t pid); /* CPU quota in cores; INFINITY: none */
+
+/* The least quota, and what its group's cpu.stat says: how many periods it had so far, and in how many of
+ * them its processes were held back. counted false: no quota, or no such numbers. */
+typedef struct os_cgroup_quota {
+    double cores;
+    bool counted;
+    uint64_t periods, throttled;
+} os_cgroup_quota_t;
+void os_cgroup_quota(const char *root, pid_t pid, os_cgroup_quota_t *quota);
+
 uint64_t os_cgroup_memory_limit(const char *root, pid_t pid); /* bytes; UINT64_MAX: none */
 uint64_t os_cgroup_memory_used(const char *root,
                                pid_t pid); /* of the group that has that limit; 0: unknown */
