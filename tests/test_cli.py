@@ -11,7 +11,7 @@ import pytest
 
 from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, USER_ERROR, wait_for
 
-COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "results", "generate", "bench", "lab", "version"]
+COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "give", "results", "generate", "bench", "lab", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
 
@@ -64,6 +64,9 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["bench", "allreduce", "--rank", "0", "--world", "2", "--rendezvous", "h:x"], "--rendezvous: \"h:x\": the port"),
     (["generate", "out/other.safetensors"], "expected a folder with model.safetensors"),
     (["results", "none"], "is no job's number"),
+    (["up", "--on-battery", "2"], "--on-battery 2: expected a number from 0 to 1"),
+    (["give", "--when-hot", "warm"], "--when-hot warm: expected a number"),
+    (["give", "--at-most", "0.5"], "no agent has run here"),
     (["up", "--data-ports", "9-8"], "--data-ports 9-8: expected A-B"),
     (["join", "host"], "no token"),
     (["join", "host:x", "--token", "t"], "the port must be a number"),

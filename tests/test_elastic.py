@@ -170,6 +170,31 @@ def test_a_drained_node_costs_no_computation_and_comes_back(inspan, cluster, wri
     check(running, summary, undisturbed())
 
 
+def test_an_owner_takes_the_machine_back_and_gives_it_again(inspan, cluster, write_job, undisturbed):
+    cluster(3)
+    running = Running(inspan, write_job("out"))
+
+    def node_1():
+        return [node for node in inspan.json("nodes")["nodes"] if node["name"] == "node-2"][0]
+
+    begun = time.monotonic()
+    given = inspan.json("give", "--agent", 1, "--at-most", 0)["agents"]
+    assert given == [{"agent": 1, "at_most": 0, "on_battery": 0.5, "when_hot": 0.5, "hot_above": 95, "when_in_use": 1}]
+    wait_for(lambda: node_1()["vitals"]["allowed"] == 0, 10, "the manager knows")
+    assert time.monotonic() - begun < 2
+    wait_for(lambda: "node-2" not in [rank["node"] for rank in running.members()], 20, "it has left")
+    running.goes_on()
+    assert node_1()["state"] == "kept"
+    assert "its owner's wish" in inspan.run("nodes").stdout
+    assert "node-2" not in [rank["node"] for rank in running.members()]
+    assert [agent["at_most"] for agent in inspan.json("give")["agents"]] == [1, 0, 1]
+    assert inspan.run("give", "--at-most", 1).returncode == 0
+    wait_for(lambda: "node-2" in [rank["node"] for rank in running.members()], 30, "it is back")
+    summary = running.finish()
+    assert summary["samples_recomputed"] == 0
+    check(running, summary, undisturbed())
+
+
 def test_all_but_one_die_at_once(inspan, cluster, write_job, undisturbed):
     cluster(3)
     running = Running(inspan, write_job("out"))

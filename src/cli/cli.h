@@ -57,6 +57,7 @@ int cmd_drain(int argc, char **argv);
 int cmd_unban(int argc, char **argv);
 int cmd_chaos(int argc, char **argv);
 int cmd_backup(int argc, char **argv);
+int cmd_give(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_job(int argc, char **argv);
 int cmd_jobs(int argc, char **argv);

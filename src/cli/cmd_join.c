@@ -4,6 +4,7 @@
 #include "agent/agent.h"
 #include "cli/client.h"
 #include "cli/common_options.h"
+#include "cli/give.h"
 #include "cli/show.h"
 
 #define FIRST_LOOK (3 * NS_PER_S)
@@ -57,6 +58,8 @@ int cmd_join(int argc, char **argv)
 {
     place_options_t place = {0};
     joined_t joined = {0};
+    give_options_t given;
+    owner_wishes_t wishes;
     const char *name = NULL, *address = NULL, *ports = NULL;
     const cli_option_t options[] = {
         {.name = "token",
@@ -76,9 +79,11 @@ int cmd_join(int argc, char **argv)
          .help = "under which other nodes reach this one (default: the one towards the manager)",
          .value = &address},
         OPTION_DATA_PORTS(&ports),
+        GIVE_OPTIONS(&given),
         OPTION_DIR(&place),
         OPTION_JSON(&joined.json)};
     cli_operands_t operands;
+    give_none(&given);
     int code = cli_parse(argc, argv, options, COUNT_OF(options), 1, 1, &operands);
     if (code >= 0) return code;
 
@@ -105,9 +110,10 @@ int cmd_join(int argc, char **argv)
     if (status == INSPAN_OK) status = common_address(address, &err);
     if (status == INSPAN_OK) status = place_folder(place.folder, folder, &err);
     if (status == INSPAN_OK) status = greet(folder, target, token, &err);
+    snprintf(agent_folder, sizeof agent_folder, "%s/agents/0", folder);
+    if (status == INSPAN_OK) status = give_save(agent_folder, &given, &owner_defaults, &wishes, &err);
     if (status != INSPAN_OK) return cli_fail(&err, joined.json);
     joined.folder = folder;
     joined.manager = target;
-    snprintf(agent_folder, sizeof agent_folder, "%s/agents/0", folder);
     return agent_main(&agent);
 }

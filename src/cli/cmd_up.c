@@ -7,6 +7,7 @@
 #include "cli/client.h"
 #include "cli/cluster.h"
 #include "cli/common_options.h"
+#include "cli/give.h"
 #include "cli/show.h"
 
 #define LOOK_PERIOD (200 * NS_PER_MS)
@@ -80,12 +81,27 @@ static inspan_status_t serve(const up_t *up, interrupt_t *interrupt, inspan_erro
     return status;
 }
 
+/* One owner, however many agents: before they start, so that what they say first is true. */
+static inspan_status_t save_wishes(const char *folder, uint32_t agents, const give_options_t *given,
+                                   inspan_error_t *err)
+{
+    inspan_status_t status = INSPAN_OK;
+    for (uint32_t i = 0; i < agents && status == INSPAN_OK; i++) {
+        char path[PLACE_PATH_MAX + 32];
+        owner_wishes_t wishes;
+        snprintf(path, sizeof path, "%s/agents/%u", folder, i);
+        status = give_save(path, given, &owner_defaults, &wishes, err);
+    }
+    return status;
+}
+
 int cmd_up(int argc, char **argv)
 {
     up_t up = {0};
     place_options_t place = {0};
     uint64_t local = 0, port = PROTOCOL_MANAGER_PORT;
     const char *address = NULL;
+    give_options_t given;
     const cli_option_t options[] = {
         OPTION_LOCAL(&local),
         {.name = "port",
@@ -105,11 +121,13 @@ int cmd_up(int argc, char **argv)
          .help = "this node's name (default: the host's)",
          .value = &up.cluster.name},
         OPTION_DATA_PORTS(&up.cluster.data_ports),
+        GIVE_OPTIONS(&given),
         OPTION_CPU(&up.cluster.cpu),
         OPTION_LINK(&up.cluster.link),
         OPTION_DIR(&place),
         OPTION_JSON(&up.json)};
     cli_operands_t operands;
+    give_none(&given);
     int code = cli_parse(argc, argv, options, COUNT_OF(options), 0, 0, &operands);
     if (code >= 0) return code;
 
@@ -126,6 +144,7 @@ int cmd_up(int argc, char **argv)
                            (unsigned)local);
     if (status == INSPAN_OK && local == 0 && (up.cluster.cpu != NULL || up.cluster.link != NULL))
         status = error_set(&err, INSPAN_INVALID, "--cpu and --link need --local N");
+    if (status == INSPAN_OK) status = save_wishes(folder, local > 0 ? (uint32_t)local : 1, &given, &err);
     if (status == INSPAN_OK && !interrupt_open(&interrupt))
         status = error_set(&err, INSPAN_IO, "no descriptor left");
     if (status != INSPAN_OK) return cli_fail(&err, up.json);

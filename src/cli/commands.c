@@ -39,6 +39,12 @@ const cli_command_t cli_commands[] = {
      "  inspan drain laptop", cmd_drain},
     {"unban", "NODE [options]", "Use a node again that was drained, is cooling down or in quarantine", NULL,
      "  inspan unban laptop", cmd_unban},
+    {"give", "[options]", "Say how much of this machine jobs get, and when",
+     "Shares go from 0 (its workers hand over and leave, and it gets no more work) to 1 (all it can). The "
+     "least\n"
+     "that applies counts, within 2 seconds. Kept for later starts; without options: shows what is set.\n"
+     "inspan nodes shows what each node gives just now.",
+     "  inspan give --on-battery 0.25 --when-in-use 0\n  inspan give --at-most 0.5 --json", cmd_give},
     {"chaos", "N [options]", "Break a running job on purpose and measure how it goes on",
      "Kills workers, agents and the manager, freezes workers, pulls cables of a laboratory: only what lives\n"
      "on this machine. Prints faults, how soon each was known, how soon the next step was committed, "

@@ -80,6 +80,23 @@ static json_t *inventory_json(const Inspan__V1__Inventory *inventory)
     return object;
 }
 
+static json_t *vitals_json(const Inspan__V1__Vitals *vitals)
+{
+    json_t *object = json_object();
+    json_set_number(object, "cores", vitals->cores);
+    json_set_number(object, "throttled", vitals->throttled);
+    json_set_number(object, "clock_mhz", vitals->clock_mhz);
+    json_set_number(object, "clock_best_mhz", vitals->clock_best_mhz);
+    json_set_number(object, "temperature_c", vitals->temperature_c);
+    json_set_number(object, "others_cores", vitals->others_cores);
+    json_set_number(object, "swap_bytes_per_s", vitals->swap_bytes_per_s);
+    json_set_bool(object, "on_battery", vitals->on_battery);
+    json_set_bool(object, "owner_active", vitals->owner_active);
+    json_set_number(object, "allowed", vitals->allowed);
+    json_set_string(object, "limit", vitals->limit);
+    return object;
+}
+
 json_t *show_nodes_json(const Inspan__V1__NodeList *list)
 {
     json_t *root = json_object();
@@ -97,6 +114,7 @@ json_t *show_nodes_json(const Inspan__V1__NodeList *list)
         json_set_number(node, "cool_down_s", (double)at->cool_down_ns * 1e-9);
         json_set_number(node, "losses", at->losses);
         json_set_number(node, "clock_skew_s", at->skew_s);
+        if (at->vitals != NULL) json_set(node, "vitals", vitals_json(at->vitals));
         if (at->inventory != NULL) json_set(node, "inventory", inventory_json(at->inventory));
         json_append(nodes, node);
     }
@@ -105,10 +123,30 @@ json_t *show_nodes_json(const Inspan__V1__NodeList *list)
     return root;
 }
 
+static void add_vitals(table_t *table, const Inspan__V1__Vitals *vitals)
+{
+    const bool known = vitals != NULL;
+    if (known && vitals->clock_mhz > 0)
+        table_add(table, "%.1f", vitals->clock_mhz / 1000);
+    else
+        table_add(table, "-");
+    if (known && vitals->temperature_c > 0)
+        table_add(table, "%.0f C", vitals->temperature_c);
+    else
+        table_add(table, "-");
+    if (known && vitals->limit[0] != '\0')
+        table_add(table, "%.0f %% (%s)", 100 * vitals->allowed, vitals->limit);
+    else if (known)
+        table_add(table, "%.0f %%", 100 * vitals->allowed);
+    else
+        table_add(table, "-");
+}
+
 void show_nodes(FILE *out, const Inspan__V1__NodeList *list)
 {
-    static const char *const headings[] = {"NAME", "STATE", "ADDRESS", ">CORES", ">MEMORY", ">FREE",
-                                           "GPU",  ">LOAD", ">JOB",    ">SEEN",  "CPU",     NULL};
+    static const char *const headings[] = {"NAME",   "STATE", "ADDRESS", ">CORES", ">MEMORY",
+                                           ">FREE",  "GPU",   ">LOAD",   ">GHZ",   ">TEMP",
+                                           ">GIVES", ">JOB",  ">SEEN",   "CPU",    NULL};
     table_t *table = table_open(headings);
     for (size_t i = 0; table != NULL && i < list->n_nodes; i++) {
         const Inspan__V1__Node *at = list->nodes[i];
@@ -118,11 +156,13 @@ void show_nodes(FILE *out, const Inspan__V1__NodeList *list)
         table_add(table, "%s", text_or_dash(at->name));
         table_add(table, "%s", text_or_dash(at->state));
         table_add(table, "%s", text_or_dash(at->address));
-        table_add(table, "%.3g", has->usable_cores);
+        table_add(table, "%.3g",
+                  at->vitals != NULL && at->vitals->cores > 0 ? at->vitals->cores : has->usable_cores);
         table_add(table, "%s", units_format_size(has->memory_bytes, text, sizeof text));
         table_add(table, "%s", units_format_size(has->memory_free_bytes, text, sizeof text));
         table_add(table, "%s", has->n_gpus > 0 ? text_or_dash(has->gpus[0]->name) : "-");
         table_add(table, "%.2f", at->load);
+        add_vitals(table, at->vitals);
         if (at->job_id != 0)
             table_add(table, "%" PRIu64, at->job_id);
         else

@@ -58,7 +58,10 @@ typedef struct fleet_node {
     uint64_t incarnation; /* of the agent process */
     ns_t registered_wall;
     double load, skew_s;
-    rest_t rest; /* in wall time */
+    bool has_vitals; /* of its last heartbeat */
+    Inspan__V1__Vitals vitals;
+    char limit[64]; /* vitals.limit */
+    rest_t rest;    /* in wall time */
     fleet_speed_t speed;
     void *session; /* the stream of its agent, the service's; NULL: none */
 } fleet_node_t;
@@ -140,6 +143,8 @@ fleet_node_t *fleet_node_at(const fleet_t *fleet, uint32_t index);
 fleet_node_t *fleet_node_by_handle(const fleet_t *fleet, uint64_t handle);
 /* The unfinished job on this node; NULL: idle. */
 const fleet_job_t *fleet_job_on(const fleet_t *fleet, const fleet_node_t *node);
+/* Its owner gives nothing of it just now. */
+bool fleet_node_kept(const fleet_node_t *node);
 const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node); /* ready, busy, ... */
 
 /* ---- Jobs */

@@ -1,4 +1,5 @@
 /* Elastic jobs in the fleet: views, newcomers, checkpoints, the ledger, nodes that are rested, restarts. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -296,6 +297,48 @@ static void a_drained_node_is_left_and_stays_drained(void **state)
     assert_int_equal(fleet_job(world.fleet, id)->control.world, 3);
 }
 
+static void gives(fleet_node_t *node, double allowed)
+{
+    Inspan__V1__Heartbeat beat = INSPAN__V1__HEARTBEAT__INIT;
+    Inspan__V1__Vitals vitals = INSPAN__V1__VITALS__INIT;
+    vitals.allowed = allowed;
+    vitals.limit = (char *)"on battery";
+    beat.vitals = &vitals;
+    fleet_heartbeat(world.fleet, node, &beat, world.now);
+    fleet_tick(world.fleet, world.now);
+}
+
+static void a_node_that_its_owner_keeps_gets_no_work(void **state)
+{
+    (void)state;
+    uint64_t id = run_elastic(3, 1, 3);
+    fleet_node_t *node = node_of(id, 2), *last = NULL;
+    gives(node, 0); /* its agent asks the worker to leave */
+    assert_string_equal(fleet_node_state(world.fleet, node), "busy");
+    Inspan__V1__WorkerReport left = report_of(id, 2, INSPAN__V1__WORKER_STATE__WORKER_LEFT);
+    left.left_view = 1;
+    fleet_report(world.fleet, node, &left, world.now);
+    assert_string_equal(world.news, "view 2: worker 2 on node n2 left; 2 members go on");
+    tell_failed(id, 2, 0, 0, NULL);
+    open_view(id);
+    fleet_node_t *nodes[] = {node_of(id, 0), node_of(id, 1)};
+    pass(2 * S, nodes, 2);
+    assert_string_equal(fleet_node_state(world.fleet, node), "kept");
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 3); /* no newcomer came there */
+    assert_int_equal(fleet_job(world.fleet, id)->control.members.n, 2);
+    gives(node, NAN); /* nonsense limits nothing */
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 4);
+    Inspan__V1__Register message = INSPAN__V1__REGISTER__INIT;
+    Inspan__V1__Vitals vitals = INSPAN__V1__VITALS__INIT; /* allowed: 0 */
+    message.vitals = &vitals;
+    message.protocol_minor = FLEET_ELASTIC;
+    assert_int_equal(try_attach(4, &message, &last, &err), INSPAN_OK);
+    assert_string_equal(fleet_node_state(world.fleet, last), "kept"); /* from the first moment */
+    gives(last, 0.25);
+    assert_string_equal(fleet_node_state(world.fleet, last), "ready");
+    assert_true(last->vitals.allowed == 0.25);
+}
+
 static void a_restarted_manager_announces_its_view_again(void **state)
 {
     (void)state;
@@ -360,6 +403,7 @@ int main(void)
         IN_A_WORLD(a_lost_job_goes_on_from_its_last_checkpoint),
         IN_A_WORLD(a_view_that_cannot_be_stored_is_not_announced),
         IN_A_WORLD(a_drained_node_is_left_and_stays_drained),
+        IN_A_WORLD(a_node_that_its_owner_keeps_gets_no_work),
         IN_A_WORLD(a_restarted_manager_announces_its_view_again),
         IN_A_WORLD(the_ledger_is_kept),
     };

@@ -242,6 +242,8 @@ static sched_node_t offer_of(const fleet_t *fleet, const fleet_node_t *node)
         offer.resting = "is in quarantine";
     else if (!rest_usable(&node->rest, wall))
         offer.resting = "cools down";
+    else if (fleet_node_kept(node))
+        offer.resting = "is kept by its owner";
     /* a process that nobody can end does not hold others up for ever */
     offer.leaving =
         last != NULL && control_job_over(&last->control) && os_now() - last->ended_at < LEAVING_NS;

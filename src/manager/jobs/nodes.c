@@ -49,6 +49,26 @@ const fleet_job_t *fleet_job_on(const fleet_t *fleet, const fleet_node_t *node)
     return NULL;
 }
 
+bool fleet_node_kept(const fleet_node_t *node)
+{
+    return node->has_vitals && !(node->vitals.allowed > 0);
+}
+
+/* Numbers only: nothing of the message is kept. What cannot be right counts as not limited. */
+static void take_vitals(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Vitals *from)
+{
+    const bool kept = fleet_node_kept(node);
+    node->has_vitals = from != NULL;
+    if (from == NULL) return;
+    convert_text(from->limit, node->limit, sizeof node->limit);
+    node->vitals = *from;
+    node->vitals.base.n_unknown_fields = 0;
+    node->vitals.base.unknown_fields = NULL;
+    node->vitals.limit = node->limit;
+    if (!(from->allowed >= 0 && from->allowed <= 1)) node->vitals.allowed = 1;
+    if (kept && !fleet_node_kept(node)) fleet->look_at_queue = true;
+}
+
 const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node)
 {
     switch (node->life.state) {
@@ -56,6 +76,7 @@ const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node)
         if (node->rest.drained) return "drained";
         if (node->rest.quarantined) return "quarantined";
         if (fleet_job_on(fleet, node) != NULL) return "busy";
+        if (fleet_node_kept(node)) return "kept";
         return rest_left(&node->rest, os_wall_now()) > 0 ? "cooling" : "ready";
     case LIVENESS_DISCONNECTED: return "disconnected";
     case LIVENESS_LEFT: return "left";
@@ -187,6 +208,7 @@ static inspan_status_t prepare(fleet_t *fleet, const Inspan__V1__Register *messa
     memset(wanted, 0, sizeof *wanted);
     Inspan__V1__Register kept = *message;
     kept.n_workers = 0; /* they are the jobs' matter, and of this moment */
+    kept.vitals = NULL;
     wanted->registration = convert_copy(&kept.base);
     if (wanted->registration == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
     if (known != NULL) {
@@ -294,6 +316,7 @@ inspan_status_t fleet_register(fleet_t *fleet, const Inspan__V1__Register *messa
     if (known != NULL) protobuf_c_message_free_unpacked(&known->registration->base, NULL);
     *node = wanted;
     node->session = session;
+    take_vitals(fleet, node, message->vitals);
     if (old != NULL)
         fleet->ports.drop(fleet->ports.context, old, INSPAN_ABORTED, "replaced by a newer stream");
     tell_of_arrival(fleet, node, copied, known != NULL ? old_name : NULL);
@@ -347,9 +370,9 @@ void fleet_catch_up(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Regist
 
 void fleet_heartbeat(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Heartbeat *message, ns_t now)
 {
-    (void)fleet;
     liveness_heard(&node->life, now);
     node->load = message->load;
+    take_vitals(fleet, node, message->vitals);
     if (node->registration->inventory == NULL) return;
     node->registration->inventory->memory_free_bytes = message->memory_free_bytes;
     node->registration->inventory->on_battery = message->on_battery;

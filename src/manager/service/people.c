@@ -54,6 +54,7 @@ static void fill_node(const fleet_t *fleet, const fleet_node_t *from, ns_t now, 
     node->last_heartbeat_ns_ago = now > from->life.heard ? now - from->life.heard : 0;
     node->registered_wall_ns = from->registered_wall;
     node->load = from->load;
+    if (from->has_vitals) node->vitals = (Inspan__V1__Vitals *)&from->vitals;
     node->job_id = job != NULL ? job->control.id : 0;
     node->skew_s = from->skew_s;
     ns_t wall = os_wall_now();
