@@ -60,6 +60,18 @@ def test_never_worse_than_the_best_machine_alone(inspan, job):
     assert plan["best"]["samples_per_s"] == max(node["alone"] for node in plan["nodes"])
 
 
+def test_every_set_of_few_machines_is_told(inspan, job):
+    machines = {"a": (40, "1gbit"), "b": (30, "1gbit"), "c": (20, "20mbit")}
+    plan = inspan.json(*imagined(job, **machines))
+    sets = {tuple(one["nodes"]): one["samples_per_s"] for one in plan["sets"]}
+    assert len(sets) == len(plan["sets"]) == 7
+    assert max(sets.values()) == plan["best"]["samples_per_s"] == sets["a", "b"]
+    assert sets["a", "b", "c"] == plan["ladder"][-1]["samples_per_s"]
+    only = inspan.json(*imagined(job, **machines), "--nodes", "a,c")
+    assert {tuple(one["nodes"]): one["samples_per_s"] for one in only["sets"]} == {
+        names: speed for names, speed in sets.items() if "b" not in names}
+
+
 def test_plain_words(inspan, job):
     result = inspan.run(*imagined(job, a=(40, "1gbit"), b=(30, "1gbit"), c=(20, "20mbit")))
     assert result.returncode == 0, result.stderr
@@ -118,6 +130,7 @@ def test_too_few_nodes_for_the_job(inspan, job_file, text_file):
     (["--no-cluster", "--speed", "a=0"], "--speed a=0: expected NODE=SAMPLES_PER_SECOND"),
     (["--no-cluster", "--speed", "a=1", "--link", "a=quick"], "--link a=quick: expected a rate"),
     (["--no-cluster", "--speed", "a=1", "--link", "b=1gbit"], "no usable node has the name b"),
+    (["--no-cluster", "--speed", "a=1", "--nodes", "a,b"], '--nodes: no usable node has the name "b"'),
     (["--no-cluster", "--measure"], "--no-cluster: a running job and --measure need the cluster"),
     (["--no-cluster", "--job", "1"], "--no-cluster: a running job and --measure need the cluster"),
 ])

@@ -15,10 +15,12 @@
 /* A larger micro-batch needs memory: proposed where it gains so much. */
 #define MICRO_GAIN       1.03
 #define MOST_MICRO_BATCH 256
+#define ALL_SETS_OF      6 /* nodes: 63 sets */
 
 typedef struct plan {
     place_options_t place;
     cli_list_t set, links, speeds;
+    const char *nodes;
     uint64_t number; /* of the running job; 0: none */
     bool json, no_cluster, measure;
     submit_t submit; /* where there is a job file */
@@ -129,7 +131,9 @@ static inspan_status_t gather(plan_t *plan, inspan_error_t *err)
     if (status == INSPAN_OK) status = plan_input_speeds(input, &plan->speeds, err);
     if (status == INSPAN_OK) status = plan_input_links(input, &plan->links, err);
     if (status != INSPAN_OK) return status;
-    plan_input_scale_guesses(input);
+    plan_input_scale_guesses(input); /* also by machines that --nodes leaves out */
+    if (plan->nodes != NULL) status = plan_input_choose(input, plan->nodes, err);
+    if (status != INSPAN_OK) return status;
     for (uint32_t i = 0; i < input->n; i++)
         plan->found.members |= input->machines[i].member ? UINT64_C(1) << i : 0;
     if (input->n > 0) return INSPAN_OK;
@@ -173,6 +177,28 @@ static void try_micro_batches(const plan_input_t *input, plan_price_t price, pla
     }
 }
 
+/* Every set of few nodes, of many those of the ladder. */
+static void predict_sets(const plan_input_t *input, plan_price_t price, plan_found_t *found)
+{
+    plan_prediction_t prediction;
+    uint64_t fitting = 0, set = 0;
+    for (uint32_t r = 0; r < found->answer.n_rungs; r++) {
+        set |= UINT64_C(1) << found->answer.rungs[r].node;
+        found->sets[r].nodes = set;
+        found->sets[r].samples_per_s = found->answer.rungs[r].samples_per_s;
+    }
+    found->n_sets = found->answer.n_rungs;
+    fitting = set;
+    if (input->n > ALL_SETS_OF) return;
+    found->n_sets = 0;
+    for (set = 1; set < UINT64_C(1) << input->n; set++) {
+        if ((set & ~fitting) != 0) continue;
+        plan_predict(&input->plan, input->nodes, set, price, &prediction);
+        found->sets[found->n_sets].nodes = set;
+        found->sets[found->n_sets++].samples_per_s = prediction.samples_per_s;
+    }
+}
+
 static inspan_status_t search(plan_t *plan, inspan_error_t *err)
 {
     const plan_input_t *input = &plan->input;
@@ -185,6 +211,7 @@ static inspan_status_t search(plan_t *plan, inspan_error_t *err)
     if (found->answer.best != 0) {
         found->larger = try_larger(input, price);
         try_micro_batches(input, price, found);
+        predict_sets(input, price, found);
     }
     plan_pricer_close(pricer);
     return INSPAN_OK;
@@ -249,6 +276,11 @@ int cmd_plan(int argc, char **argv)
          .argument = "KEY=VALUE",
          .help = "override a field, as in train.global_batch=256",
          .value = &plan->set},
+        {.name = "nodes",
+         .type = CLI_TEXT,
+         .argument = "A,B",
+         .help = "only these nodes",
+         .value = &plan->nodes},
         {.name = "job",
          .type = CLI_COUNT,
          .argument = "N",

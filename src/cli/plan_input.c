@@ -15,7 +15,7 @@
 #define WIRELESS_BITS_PER_S 100e6
 /* Processor time of one core for a byte that passes a socket, added or copied on the way (measured between
  * shaped namespaces, kernel included). */
-#define BYTE_S 1.0e-9
+#define BYTE_S 0.4e-9
 /* Memory bandwidth that one core gets for an update, and how many cores it takes to have all there is. */
 #define UPDATE_BYTES_PER_S 6e9
 #define UPDATE_CORES       2.0
@@ -25,6 +25,9 @@
 #define CLOCK_HZ 2.8e9
 /* The vote's round on a LAN. */
 #define COMMIT_S 0.5e-3
+/* The same where a node has less than one core: it has used up what its control group allows, and waits for
+ * the next period. */
+#define COMMIT_THROTTLED_S 10e-3
 
 /* ---- The job --------------------------------------------------------------------------------- */
 
@@ -186,6 +189,7 @@ static void add_node(plan_input_t *input, const Inspan__V1__Node *from)
     machine->cores = from->inventory->usable_cores > 0 ? from->inventory->usable_cores : 1;
     machine->clock_hz = clock_of(from->inventory->cpu_model);
     machine->flops_per_cycle = flops_per_cycle(from->inventory);
+    if (machine->cores < 1) input->plan.commit_s = COMMIT_THROTTLED_S;
     input->nodes[i].memory_bytes = from->inventory->memory_bytes;
     find_link(input, i, from);
     guess_speed(input, i);
@@ -370,6 +374,29 @@ void plan_input_scale_guesses(plan_input_t *input)
     for (uint32_t i = 0; i < input->n && known > 0; i++)
         if (input->machines[i].speed_from == PLAN_SPEED_GUESS)
             input->nodes[i].sample_s *= exp(product / known);
+}
+
+inspan_status_t plan_input_choose(plan_input_t *input, const char *names, inspan_error_t *err)
+{
+    bool chosen[PLAN_NODES_MAX] = {false};
+    for (const char *at = names; *at != '\0';) {
+        char name[PLAN_NAME_MAX];
+        const size_t length = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), at);
+        const uint32_t machine = find_machine(input, name);
+        if (machine == PLAN_NONE)
+            return error_set(err, INSPAN_NOT_FOUND, "--nodes: no usable node has the name \"%s\"", name);
+        chosen[machine] = true;
+        at += length + (at[length] == ',');
+    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < input->n; i++) {
+        if (!chosen[i]) continue;
+        input->machines[n] = input->machines[i];
+        input->nodes[n++] = input->nodes[i];
+    }
+    input->n = n;
+    return INSPAN_OK;
 }
 
 const char *plan_speed_source(plan_speed_from_t from)

@@ -80,6 +80,9 @@ uint32_t plan_input_micro_batch(const plan_input_t *input, uint64_t memory, uint
 /* Once all speeds are in: guesses are scaled by what the known machines reach against theirs. */
 void plan_input_scale_guesses(plan_input_t *input);
 
+/* Only the machines of "A,B" stay. NOT_FOUND. */
+inspan_status_t plan_input_choose(plan_input_t *input, const char *names, inspan_error_t *err);
+
 const char *plan_speed_source(plan_speed_from_t from); /* "guess", "measured", "earlier jobs", ... */
 
 /* Index of the one node that lives on this machine and shares it with no other; PLAN_NONE. */

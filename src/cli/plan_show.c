@@ -108,6 +108,14 @@ json_t *plan_show_json(const plan_input_t *input, const plan_found_t *found)
     json_set(object, "ladder", ladder_json(input, answer));
     if (answer->best != 0)
         json_set(object, "best", prediction_json(input, answer->best, &answer->prediction));
+    json_t *sets = json_array();
+    for (uint32_t i = 0; i < found->n_sets; i++) {
+        json_t *set = json_object();
+        json_set(set, "nodes", names_json(input, found->sets[i].nodes));
+        json_set_number(set, "samples_per_s", found->sets[i].samples_per_s);
+        json_append(sets, set);
+    }
+    json_set(object, "sets", sets);
     if (found->members != 0) {
         json_t *now = prediction_json(input, found->members, &found->now);
         json_set_number(now, "measured", found->measured > 0 ? found->measured : NAN);

@@ -7,6 +7,8 @@
 #include "cli/plan_input.h"
 #include "platform/json/json.h"
 
+#define PLAN_SETS_MAX 64
+
 typedef struct plan_found {
     plan_answer_t answer;
     uint64_t job;          /* number of the running one; 0: before a run */
@@ -17,6 +19,11 @@ typedef struct plan_found {
     double larger;         /* samples/s with twice the global batch; 0: there is no best set */
     uint32_t micro_batch;  /* a larger one that hides more of the reductions, 0: none gains by it; */
     double micro_larger;   /* samples/s with it */
+    uint32_t n_sets;
+    struct {
+        uint64_t nodes; /* a set */
+        double samples_per_s;
+    } sets[PLAN_SETS_MAX];
 } plan_found_t;
 
 json_t *plan_show_json(const plan_input_t *input, const plan_found_t *found);
