@@ -251,7 +251,7 @@ static void tell_slowly(void *context, exchange_kind_t kind, uint32_t index, ins
     slow_teller_t *teller = context;
     (void)kind, (void)index, (void)status;
     pthread_barrier_wait(&teller->told);
-    nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL); /* not a wait: it tells slowly */
     atomic_store(&teller->returned, true);
 }
 
