@@ -177,8 +177,9 @@ typedef struct control_left_out {
     char node_name[INSPAN_NAME_MAX];
     char reason[160];
     uint32_t times;
-    uint64_t step; /* the job's, the last time */
-    ns_t until;    /* not used before, unless too few are left */
+    uint64_t step;     /* the job's, the last time */
+    ns_t since, until; /* not used before, unless too few are left */
+    double power;      /* the owner's: what the node could do when it was let go */
 } control_left_out_t;
 
 typedef struct control_job {
@@ -291,6 +292,9 @@ void control_job_leave(control_job_t *job, uint64_t node, ns_t now);
 bool control_job_leave_out(control_job_t *job, uint32_t r, const char *reason, ns_t now);
 /* As left_out says, after a restart of the manager. false: no memory. */
 bool control_job_keep_out(control_job_t *job, const control_left_out_t *entry);
+/* It can do more than when it was let go: it is taken again when a sixth of its pause is over, so that one
+ * that comes and goes is not let in and out each time. */
+void control_job_take_back(control_job_t *job, uint64_t node);
 bool control_job_avoids(const control_job_t *job, uint64_t node, ns_t now); /* would not take this node now */
 /* The final model is registered. */
 void control_job_result(control_job_t *job, ns_t now);

@@ -47,11 +47,19 @@ static bool is_settled(const control_job_t *job)
     return !job->changed && !job->retry && !job->fence && !job->waiting;
 }
 
+static ns_t pause_of(uint32_t times)
+{
+    ns_t pause = FIRST_PAUSE;
+    for (uint32_t i = 1; i < times && pause < LONGEST_PAUSE; i++) pause *= 2;
+    return pause < LONGEST_PAUSE ? pause : LONGEST_PAUSE;
+}
+
 bool control_job_keep_out(control_job_t *job, const control_left_out_t *entry)
 {
-    control_left_out_t *known = find(job, entry->node);
+    control_left_out_t *known = find(job, entry->node), added = *entry;
+    if (added.since == 0) added.since = added.until - pause_of(added.times);
     if (known != NULL) {
-        *known = *entry;
+        *known = added;
         return true;
     }
     if (job->left_out.n == CONTROL_LEFT_OUT_MAX) { /* the oldest goes */
@@ -59,7 +67,7 @@ bool control_job_keep_out(control_job_t *job, const control_left_out_t *entry)
         memmove(&job->left_out.items[0], &job->left_out.items[1],
                 job->left_out.n * sizeof job->left_out.items[0]);
     }
-    return VEC_PUSH(&job->left_out, *entry);
+    return VEC_PUSH(&job->left_out, added);
 }
 
 static control_left_out_t next_entry(const control_job_t *job, const control_rank_t *rank, const char *reason,
@@ -68,9 +76,8 @@ static control_left_out_t next_entry(const control_job_t *job, const control_ran
     const control_left_out_t *known = find(job, rank->node);
     control_left_out_t entry = {.node = rank->node, .times = 1, .step = job->step};
     if (known != NULL && now < known->until + FORGIVEN) entry.times = known->times + 1;
-    ns_t pause = FIRST_PAUSE;
-    for (uint32_t i = 1; i < entry.times && pause < LONGEST_PAUSE; i++) pause *= 2;
-    entry.until = now + (pause < LONGEST_PAUSE ? pause : LONGEST_PAUSE);
+    entry.since = now;
+    entry.until = now + pause_of(entry.times);
     memcpy(entry.node_name, rank->node_name, sizeof entry.node_name);
     snprintf(entry.reason, sizeof entry.reason, "%s", reason);
     return entry;
@@ -89,6 +96,13 @@ bool control_job_leave_out(control_job_t *job, uint32_t r, const char *reason, n
              reason[0] != '\0' ? ": " : "", reason);
     control_push(job, CONTROL_ASK_TO_LEAVE, r, false);
     return true;
+}
+
+void control_job_take_back(control_job_t *job, uint64_t node)
+{
+    control_left_out_t *entry = find(job, node);
+    ns_t until = entry != NULL ? entry->since + pause_of(entry->times) / 6 : 0;
+    if (entry != NULL && until < entry->until) entry->until = until;
 }
 
 bool control_job_avoids(const control_job_t *job, uint64_t node, ns_t now)

@@ -384,6 +384,25 @@ static void a_pause_grows_and_is_forgotten(void **state)
     end(&w);
 }
 
+static void who_can_do_more_is_taken_back_sooner(void **state)
+{
+    (void)state;
+    static world_t w;
+    run_up(&w, 2, 1, 2);
+    control_job_take_back(&w.job, 11); /* nobody has let it go */
+    assert_true(control_job_leave_out(&w.job, 1, "slow", w.now));
+    act(&w);
+    it_left(&w, 1);
+    killed(&w, 1);
+    open_view(&w);
+    control_job_take_back(&w.job, 11);
+    assert_true(control_job_avoids(&w.job, 11, w.now + 9 * S));
+    assert_false(control_job_avoids(&w.job, 11, w.now + 10 * S));
+    control_job_take_back(&w.job, 11); /* and no sooner for being asked again */
+    assert_true(control_job_avoids(&w.job, 11, w.now + 9 * S));
+    end(&w);
+}
+
 static void nobody_is_left_out_at_the_wrong_time(void **state)
 {
     (void)state;
@@ -719,6 +738,7 @@ int main(void)
         cmocka_unit_test(a_leaver_costs_nothing),
         cmocka_unit_test(who_slows_the_others_is_left_out),
         cmocka_unit_test(a_pause_grows_and_is_forgotten),
+        cmocka_unit_test(who_can_do_more_is_taken_back_sooner),
         cmocka_unit_test(nobody_is_left_out_at_the_wrong_time),
         cmocka_unit_test(an_old_left_is_void),
         cmocka_unit_test(a_leaver_waits_for_the_word_of_who_takes_over),
