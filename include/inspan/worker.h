@@ -36,6 +36,7 @@ typedef struct inspan_progress {
     /* Of this rank, 0: unknown. Pure compute of a sample; of each step whatever its share. */
     uint64_t pace_sample_ns, pace_step_ns;
     uint64_t share_samples, run_samples; /* computed in the last step; of one micro-batch */
+    uint64_t samples_recomputed;         /* of samples: those that a lost member had been given */
 } inspan_progress_t;
 
 /* Latest state; sent with the next tick (a tick each fifth of failure_timeout, at most every 200 ms). Does

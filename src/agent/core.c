@@ -484,7 +484,7 @@ static inspan_status_t on_tick_frame(agent_core_t *core, ns_t now, agent_worker_
 {
     inspan_progress_t progress;
     if (local_decode_tick(body, n, &progress) != INSPAN_OK) return INSPAN_CORRUPT;
-    static_assert(sizeof progress == 15 * 8, "no padding: bits may be compared, and a NaN is like itself");
+    static_assert(sizeof progress == 16 * 8, "no padding: bits may be compared, and a NaN is like itself");
     /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
     bool changed = memcmp(&progress, &worker->progress, sizeof progress) != 0;
     worker->adopted = false;

@@ -40,6 +40,7 @@ static void fill_progress(const inspan_progress_t *from, Inspan__V1__Progress *t
     to->pace_step_ns = from->pace_step_ns;
     to->share_samples = from->share_samples;
     to->run_samples = from->run_samples;
+    to->samples_recomputed = from->samples_recomputed;
 }
 
 static void fill_failure(const inspan_cause_t *cause, const char *text, Inspan__V1__Failure *to)

@@ -71,6 +71,26 @@ static void forgive(const chaos_t *chaos, const chaos_fault_t *fault)
         client_call(chaos->client, "Cluster/Unban", &request.base, &inspan__v1__node__descriptor, &err));
 }
 
+static uint64_t recomputed_by(const Inspan__V1__JobInfo *job, uint32_t number)
+{
+    for (size_t i = 0; job != NULL && i < job->n_ranks; i++)
+        if (job->ranks[i]->rank == number && job->ranks[i]->progress != NULL)
+            return job->ranks[i]->progress->samples_recomputed;
+    return 0;
+}
+
+/* Since the look before: who is lost takes its count along. */
+static uint64_t newly_recomputed(const Inspan__V1__JobInfo *job, const Inspan__V1__JobInfo *before)
+{
+    uint64_t samples = 0;
+    for (size_t i = 0; i < job->n_ranks; i++) {
+        const uint32_t number = job->ranks[i]->rank;
+        const uint64_t now = recomputed_by(job, number), then = recomputed_by(before, number);
+        samples += now > then ? now - then : 0;
+    }
+    return samples;
+}
+
 /* A new look at the job: what does it say about the newest fault? */
 static void note(chaos_t *chaos, const Inspan__V1__JobInfo *job)
 {
@@ -101,6 +121,7 @@ static inspan_status_t look(chaos_t *chaos, inspan_error_t *err)
     chaos->asked_at = now;
     if (chaos->job == NULL || step_of(job) > step_of(chaos->job)) chaos->moved_at = now;
     note(chaos, job);
+    if (chaos->job != NULL) chaos->report.recomputed += newly_recomputed(job, chaos->job);
     client_free(chaos->job);
     chaos->job = job;
     if (now - chaos->moved_at > HANG_BOUND) violation(chaos, "no step was committed for 60 s");

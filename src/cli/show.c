@@ -186,6 +186,7 @@ static json_t *progress_json(const Inspan__V1__Progress *progress)
     json_set_number(object, "step", (double)progress->step);
     json_set_number(object, "steps", (double)progress->steps);
     json_set_number(object, "samples", (double)progress->samples);
+    json_set_number(object, "samples_recomputed", (double)progress->samples_recomputed);
     json_set_number(object, "loss", progress->loss);
     json_set_number(object, "validation_loss", progress->validation_loss);
     json_set_number(object, "samples_per_s", progress->samples_per_s);

@@ -49,6 +49,7 @@ void trainer_report(trainer_t *trainer)
         .exposed_comm_s = ns_to_s(stats.exposed_ns),
         .input_s = ns_to_s(trainer->input),
         .bytes_sent = stats.bytes_sent,
+        .samples_recomputed = stats.samples_recomputed,
         .param_hash = stats.full ? trainer->param_hash : 0,
     };
     if (trainer->hooks.progress != NULL) trainer->hooks.progress(trainer->hooks.context, &progress);

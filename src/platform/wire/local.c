@@ -91,7 +91,7 @@ enum {
     MEMBER_BYTES_MAX = 4 + 2 + (INSPAN_NAME_MAX - 1) + 2 + (INSPAN_NAME_MAX - 1) + 2 + 8,
     PACE_BYTES = 16,
     TICK_BYTES_1 = 88, /* of minor 1 */
-    TICK_BYTES = 120,
+    TICK_BYTES = 128,
     END_FIXED_BYTES = 24,
     LEDGER_FIXED_BYTES = 44,
     SHARE_BYTES = 20,
@@ -102,7 +102,7 @@ static_assert(WELCOME_FIXED_BYTES == VERSION_BYTES + 8 + 8 + 4 + 2 + 2, "WELCOME
 static_assert(VIEW_FIXED_BYTES == 8 + 4 + 4 + 1 + LOCAL_KEY_BYTES, "VIEW");
 static_assert(VIEW_FIXED_BYTES + LOCAL_WORLD_MAX * (MEMBER_BYTES_MAX + PACE_BYTES) <= LOCAL_FRAME_MAX,
               "the largest view fits");
-static_assert(TICK_BYTES == 15 * 8, "TICK");
+static_assert(TICK_BYTES == 16 * 8, "TICK");
 static_assert(END_FIXED_BYTES + LOCAL_TEXT_MAX + 512 <= LOCAL_FRAME_MAX, "the longest end fits");
 static_assert(LEDGER_FIXED_BYTES + LOCAL_SHARES * SHARE_BYTES <= LOCAL_FRAME_MAX, "the longest span fits");
 static_assert(sizeof(double) == 8, "doubles travel as 64 bits");
@@ -247,6 +247,7 @@ inspan_status_t local_encode_tick(const inspan_progress_t *progress, uint8_t *by
     put_uint(&w, progress->pace_step_ns, 8);
     put_uint(&w, progress->share_samples, 8);
     put_uint(&w, progress->run_samples, 8);
+    put_uint(&w, progress->samples_recomputed, 8);
     return frame_end(&w, used);
 }
 
@@ -582,12 +583,13 @@ inspan_status_t local_decode_tick(const uint8_t *body, size_t n, inspan_progress
     progress->bytes_sent = get_uint(&r, 8);
     progress->param_hash = get_uint(&r, 8);
     progress->pace_sample_ns = progress->pace_step_ns = 0;
-    progress->share_samples = progress->run_samples = 0;
+    progress->share_samples = progress->run_samples = progress->samples_recomputed = 0;
     if (n == TICK_BYTES_1) return finish(&r); /* of an older worker */
     progress->pace_sample_ns = get_uint(&r, 8);
     progress->pace_step_ns = get_uint(&r, 8);
     progress->share_samples = get_uint(&r, 8);
     progress->run_samples = get_uint(&r, 8);
+    progress->samples_recomputed = get_uint(&r, 8);
     return finish(&r);
 }
 

@@ -146,7 +146,8 @@ static void test_tick_and_end(void **state)
                                   .pace_sample_ns = 5,
                                   .pace_step_ns = 6,
                                   .share_samples = 7,
-                                  .run_samples = 8},
+                                  .run_samples = 8,
+                                  .samples_recomputed = 9},
                       found;
     assert_int_equal(local_encode_tick(&progress, frame, sizeof frame, &used), INSPAN_OK);
     const uint8_t *body = whole_frame(used, LOCAL_TICK, &n);
