@@ -1,6 +1,7 @@
 """The demo, with a few steps: what `./dev demo` shows, and that it leaves nothing behind."""
 
 import os
+import re
 import signal
 import subprocess
 
@@ -20,6 +21,10 @@ def test_three_nodes_train_one_worker_dies_and_the_model_writes(inspan):
     assert all(f"node-{k}" in output for k in (1, 2, 3)), output
     assert "step 40/40" in output and "held-out" in output, output
     assert "lost worker 1" in output and "every sample exactly once" in output, output
+    if "Each is measured alone" in output:  # with root
+        assert len(re.findall(r"^  node-[123] alone +[\d.]+ samples/s +\(in the job, while it computes: [\d.]+\)$", output,
+                              re.M)) == 3, output
+        assert re.search(r"^  together +[\d.]+ samples/s +\d+ % of the sum, [\d.]+ times", output, re.M), output
     assert "model.safetensors" in output and "In the beginning" in output, output
     assert list(inspan.folder.glob("inspan-demo.*")) == []
     assert inspan.processes() == []
