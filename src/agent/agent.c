@@ -22,6 +22,7 @@ enum { EXIT_OK = 0, EXIT_USER = 1, EXIT_CLUSTER = 2, INBOX_MESSAGES = 256 };
 enum { FOLDER_MAX = JOB_FILES_VALUE_MAX - 50 };
 
 static const ns_t tick_period = 100 * NS_PER_MS;
+enum { BEATS = 5 }; /* heartbeats in a failure timeout */
 static const ns_t default_timeout = 5 * NS_PER_S;
 static const ns_t sight_bound = 500 * NS_PER_MS; /* for the first look at the machine's vitals */
 static const ns_t leave_bound = 10 * NS_PER_S;   /* for workers to hand over their work */
@@ -113,7 +114,15 @@ static void keep_id(agent_t *agent)
 static void on_beat(void *context)
 {
     agent_t *agent = context;
-    if (agent->registered) messages_send_heartbeat(agent);
+    if (!agent->registered) return;
+    messages_send_heartbeat(agent);
+    agent->beat_at = os_now();
+}
+
+/* A job may be more impatient than the cluster: its agents beat as often in its timeout. */
+static void beat_for_jobs(agent_t *agent, ns_t now)
+{
+    if (now - agent->beat_at >= agent_core_failure_timeout(agent->core) / BEATS) on_beat(agent);
 }
 
 static void on_registered(agent_t *agent, const Inspan__V1__Registered *reply)
@@ -130,7 +139,8 @@ static void on_registered(agent_t *agent, const Inspan__V1__Registered *reply)
                  agent->name, wish);
     agent->was_registered = true;
     if (reply->failure_timeout_ns >= NS_PER_S) agent->failure_timeout = reply->failure_timeout_ns;
-    ns_t period = reply->heartbeat_ns >= 10 * NS_PER_MS ? reply->heartbeat_ns : agent->failure_timeout / 5;
+    ns_t period =
+        reply->heartbeat_ns >= 10 * NS_PER_MS ? reply->heartbeat_ns : agent->failure_timeout / BEATS;
     if (period != agent->heartbeat) {
         loop_timer_stop(agent->beat);
         agent->beat = NULL;
@@ -237,6 +247,7 @@ static void on_tick(void *context)
     agent_core_tick(agent->core, now);
     vitals_tend(agent);
     register_if_due(agent);
+    beat_for_jobs(agent, now);
     ns_t patience = agent->failure_timeout > default_timeout ? agent->failure_timeout : default_timeout;
     if (agent->stream != NULL && !agent->registered && now - agent->up_at > patience) {
         agent->up_at = now; /* cancel once, not on each tick */

@@ -94,6 +94,15 @@ uint32_t agent_core_running(const agent_core_t *core)
     return n;
 }
 
+ns_t agent_core_failure_timeout(const agent_core_t *core)
+{
+    ns_t shortest = INT64_MAX;
+    for (uint32_t i = 0; i < core->n_workers; i++)
+        if (!core_is_over(core->workers[i]) && core->workers[i]->failure_timeout < shortest)
+            shortest = core->workers[i]->failure_timeout;
+    return shortest;
+}
+
 static bool was_here(const agent_core_t *core, uint64_t job, uint32_t rank)
 {
     for (uint64_t i = 0; i < core->n_ended && i < CORE_REMEMBERED; i++)

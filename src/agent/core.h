@@ -237,6 +237,7 @@ void agent_core_tick(agent_core_t *core, ns_t now);
 agent_worker_t *agent_core_each(agent_core_t *core, const agent_worker_t *worker);
 agent_worker_t *agent_core_by_serial(agent_core_t *core, uint64_t serial);
 agent_worker_t *agent_core_find(agent_core_t *core, uint64_t job, uint32_t rank);
-uint32_t agent_core_running(const agent_core_t *core); /* processes, prepares and uploads that go on */
+ns_t agent_core_failure_timeout(const agent_core_t *core); /* the shortest of its workers' jobs; INT64_MAX */
+uint32_t agent_core_running(const agent_core_t *core);     /* processes, prepares and uploads that go on */
 
 #endif

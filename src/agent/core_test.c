@@ -567,6 +567,21 @@ static void test_start_twice_and_too_many(void **state)
     close_scene(scene);
 }
 
+/* Heartbeats go by the most impatient of the jobs that have a worker here. */
+static void test_the_shortest_failure_timeout(void **state)
+{
+    (void)state;
+    scene_t *scene = open_scene();
+    assert_true(agent_core_failure_timeout(scene->core) == INT64_MAX);
+    run_up_to(scene, AGENT_BOUND);
+    assert_true(agent_core_failure_timeout(scene->core) == 5 * S);
+    assert_int_equal(agent_core_start(scene->core, scene->now, 7, 2, 2 * S, NULL), INSPAN_OK);
+    assert_true(agent_core_failure_timeout(scene->core) == 2 * S);
+    agent_core_prepared(scene->core, scene->now, scene->serial, INSPAN_IO, "no data"); /* it ends */
+    assert_true(agent_core_failure_timeout(scene->core) == 5 * S);
+    close_scene(scene);
+}
+
 static void test_cannot_start(void **state)
 {
     (void)state;
@@ -701,6 +716,7 @@ int main(void)
         cmocka_unit_test(test_orders_for_strangers),
         cmocka_unit_test(test_lost_member),
         cmocka_unit_test(test_start_twice_and_too_many),
+        cmocka_unit_test(test_the_shortest_failure_timeout),
         cmocka_unit_test(test_cannot_start),
         cmocka_unit_test(test_last_report_is_delivered),
         cmocka_unit_test(test_progress_is_held_back),

@@ -56,7 +56,7 @@ typedef struct agent {
     rpc_stream_t *stream; /* NULL: no session */
     bool registered, was_registered, told_down;
     bool register_due; /* once workers of an earlier life have called again */
-    ns_t up_at, heartbeat, failure_timeout;
+    ns_t up_at, heartbeat, failure_timeout, beat_at;
     uint64_t beats;
 
     watch_t *watch;

@@ -13,6 +13,7 @@
 
 #define STALL_NS       NS_PER_S /* a tick this late means that we stood still ourselves */
 #define HEARTBEATS_MIN (CLUSTER_FAILURE_TIMEOUT_NS / 2)
+#define TIMEOUT_MIN    NS_PER_S /* of a job */
 #define LOOK_FOR_NODES (500 * NS_PER_MS)
 #define WAL_ALARM      (64u << 20)
 
@@ -55,20 +56,32 @@ void fleet_event(fleet_t *fleet, uint64_t job, uint64_t node, const char *text)
         log_warn("event not stored: %s", err.text);
 }
 
+/* Its agent has said something of its worker for the job: it knows the job's timeout, and beats five times in
+ * it. */
+static bool knows_job(const fleet_job_t *job, const fleet_node_t *node)
+{
+    for (uint32_t r = 0; job->reports != NULL && r < job->control.world; r++)
+        if (job->reports[r] != NULL && job->control.ranks[r].node == node->handle &&
+            job->control.ranks[r].state < CONTROL_RANK_LEFT)
+            return true;
+    return false;
+}
+
 /* The job's own, where one runs there; never so short that two heartbeats cannot get through. */
 static ns_t timeout_of(const fleet_t *fleet, const fleet_node_t *node)
 {
     const fleet_job_t *job = fleet_job_on(fleet, node);
     bool running = job != NULL && !control_job_over(&job->control);
     ns_t timeout = running ? job->request->failure_timeout_ns : CLUSTER_FAILURE_TIMEOUT_NS;
-    return timeout > HEARTBEATS_MIN ? timeout : HEARTBEATS_MIN;
+    if (timeout >= HEARTBEATS_MIN || (running && knows_job(job, node))) return timeout;
+    return HEARTBEATS_MIN;
 }
 
 static void look_at_node(fleet_t *fleet, fleet_node_t *node, ns_t now)
 {
     bool attached = node->life.state == LIVENESS_ATTACHED, restored = node->life.restored;
     /* no timeout is shorter: whose job it is need not be looked up for those that were heard of just now */
-    if (!(attached || node->life.state == LIVENESS_DISCONNECTED) || now - node->life.heard < HEARTBEATS_MIN)
+    if (!(attached || node->life.state == LIVENESS_DISCONNECTED) || now - node->life.heard < TIMEOUT_MIN)
         return;
     ns_t from = liveness_silent_since(&node->life);
     bool silent = attached || from < node->life.since; /* its stream was cut for that */

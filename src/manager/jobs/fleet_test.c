@@ -17,7 +17,7 @@ static void the_timeout_of_a_job_is_what_counts(void **state)
     (void)state;
     static const struct {
         ns_t wanted, bound;
-    } cases[] = {{30 * S, 30 * S}, {5 * S, 5 * S}, {3 * S, 3 * S}, {S, 2500 * MS}};
+    } cases[] = {{30 * S, 30 * S}, {5 * S, 5 * S}, {3 * S, 3 * S}, {2 * S, 2 * S}, {S, S}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fleet_node_t *nodes[] = {attach(2 * i), attach(2 * i + 1)};
         uint64_t job = run_job(2, cases[i].wanted);
@@ -34,6 +34,19 @@ static void the_timeout_of_a_job_is_what_counts(void **state)
         assert_string_equal(reason_of(job), text);
         fleet_left(world.fleet, nodes[0], world.now);
     }
+}
+
+/* An agent that does not know of the job yet beats as the cluster wants it. */
+static void an_agent_that_has_said_nothing_of_the_job_has_two_heartbeats(void **state)
+{
+    (void)state;
+    fleet_node_t *nodes[] = {attach(0), attach(1)};
+    uint64_t job = submit(2, S);
+    tell(job, 0, INSPAN__V1__WORKER_STATE__WORKER_STARTED);
+    pass(2500 * MS - TICK, nodes, 1);
+    assert_int_equal(nodes[1]->life.state, LIVENESS_ATTACHED);
+    pass(TICK, nodes, 1);
+    assert_int_equal(nodes[1]->life.state, LIVENESS_LOST);
 }
 
 static void a_broken_connection_has_the_jobs_timeout_to_come_back(void **state)
@@ -181,6 +194,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_A_WORLD(the_timeout_of_a_job_is_what_counts),
+        IN_A_WORLD(an_agent_that_has_said_nothing_of_the_job_has_two_heartbeats),
         IN_A_WORLD(a_broken_connection_has_the_jobs_timeout_to_come_back),
         IN_A_WORLD(a_machine_without_power_is_lost_after_the_timeout),
         IN_A_WORLD(a_node_without_a_job_has_the_clusters_timeout),
