@@ -46,10 +46,10 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    def __init__(self, model):
+    def __init__(self, model, context=CONTEXT):
         super().__init__()
         dim = model["dim"]
-        self.wte, self.wpe = torch.nn.Embedding(VOCABULARY, dim), torch.nn.Embedding(CONTEXT, dim)
+        self.wte, self.wpe = torch.nn.Embedding(VOCABULARY, dim), torch.nn.Embedding(context, dim)
         self.blocks = torch.nn.ModuleList(Block(dim, model["heads"]) for _ in range(model["layers"]))
         self.ln_f = torch.nn.LayerNorm(dim)
 
