@@ -115,8 +115,7 @@ static inspan_status_t measure(plan_t *plan, inspan_error_t *err)
         plan_measure(&submit->job, submit->data[0].path, submit->n_data > 1 ? submit->data[1].path : NULL,
                      plan->input.nodes[own].micro_batch, &measured, err);
     if (status == INSPAN_OK)
-        plan_input_set_speed(&plan->input, own, PLAN_SPEED_MEASURED, measured.sample_s, measured.step_s,
-                             measured.micro_batch);
+        plan_input_set_speed(&plan->input, own, PLAN_SPEED_MEASURED, measured.sample_s, measured.step_s);
     return status == INSPAN_OK ? status : error_prefix(err, "--measure");
 }
 
@@ -131,7 +130,7 @@ static inspan_status_t gather(plan_t *plan, inspan_error_t *err)
     if (status == INSPAN_OK) status = plan_input_speeds(input, &plan->speeds, err);
     if (status == INSPAN_OK) status = plan_input_links(input, &plan->links, err);
     if (status != INSPAN_OK) return status;
-    plan_input_scale_guesses(input); /* also by machines that --nodes leaves out */
+    plan_input_settle(input); /* also by machines that --nodes leaves out */
     if (plan->nodes != NULL) status = plan_input_choose(input, plan->nodes, err);
     if (status != INSPAN_OK) return status;
     for (uint32_t i = 0; i < input->n; i++)

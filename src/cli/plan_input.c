@@ -175,6 +175,7 @@ static plan_machine_t *new_machine(plan_input_t *input, const char *name)
     memset(machine, 0, sizeof *machine);
     memset(&input->nodes[input->n], 0, sizeof input->nodes[0]);
     snprintf(machine->name, sizeof machine->name, "%s", name);
+    machine->allowed = 1;
     input->n++;
     return machine;
 }
@@ -186,8 +187,14 @@ static void add_node(plan_input_t *input, const Inspan__V1__Node *from)
     const uint32_t i = input->n - 1;
     snprintf(machine->node_id, sizeof machine->node_id, "%s", from->node_id);
     snprintf(machine->boot_id, sizeof machine->boot_id, "%s", from->inventory->boot_id);
+    const Inspan__V1__Vitals *vitals = from->vitals;
     machine->cores = from->inventory->usable_cores > 0 ? from->inventory->usable_cores : 1;
     machine->clock_hz = clock_of(from->inventory->cpu_model);
+    if (vitals != NULL) { /* newer, and better */
+        if (vitals->cores > 0) machine->cores = vitals->cores;
+        if (vitals->clock_best_mhz > 0) machine->clock_hz = vitals->clock_best_mhz * 1e6;
+        if (vitals->allowed < 1) machine->allowed = vitals->allowed;
+    }
     machine->flops_per_cycle = flops_per_cycle(from->inventory);
     if (machine->cores < 1) input->plan.commit_s = COMMIT_THROTTLED_S;
     input->nodes[i].memory_bytes = from->inventory->memory_bytes;
@@ -202,6 +209,8 @@ void plan_input_nodes(plan_input_t *input, const Inspan__V1__NodeList *list)
         bool is_usable = false;
         for (size_t k = 0; k < sizeof usable / sizeof usable[0]; k++)
             is_usable |= strcmp(list->nodes[i]->state, usable[k]) == 0;
+        const Inspan__V1__Vitals *vitals = list->nodes[i]->vitals;
+        is_usable &= vitals == NULL || vitals->allowed > 0; /* else its owner keeps it */
         if (is_usable && list->nodes[i]->inventory != NULL)
             add_node(input, list->nodes[i]);
         else
@@ -210,13 +219,12 @@ void plan_input_nodes(plan_input_t *input, const Inspan__V1__NodeList *list)
 }
 
 void plan_input_set_speed(plan_input_t *input, uint32_t i, plan_speed_from_t from, double sample_s,
-                          double step_s, uint32_t micro_batch)
+                          double step_s)
 {
     if (from < input->machines[i].speed_from || !(sample_s > 0) || !isfinite(sample_s)) return;
     input->machines[i].speed_from = from;
     input->nodes[i].sample_s = sample_s;
     if (step_s >= 0 && isfinite(step_s)) input->nodes[i].step_s = step_s;
-    if (micro_batch > 0) input->nodes[i].micro_batch = micro_batch;
 }
 
 /* Kept for each number of cores that a node had: what is near to what it has now counts, the newest of it; of
@@ -239,8 +247,7 @@ void plan_input_registry(plan_input_t *input, const Inspan__V1__SpeedList *list)
         if (best == NULL || best->sample_ns == 0) continue;
         const double factor = best->cores > 0 ? best->cores / machine->cores : 1;
         plan_input_set_speed(input, i, PLAN_SPEED_REGISTRY, (double)best->sample_ns * 1e-9 * factor,
-                             (double)best->step_ns * 1e-9 * factor,
-                             best->micro_batch < UINT32_MAX ? (uint32_t)best->micro_batch : 0);
+                             (double)best->step_ns * 1e-9 * factor);
     }
 }
 
@@ -249,10 +256,9 @@ static void take_pace(plan_input_t *input, uint32_t i, const Inspan__V1__Progres
 {
     if (progress->pace_sample_ns > 0)
         plan_input_set_speed(input, i, PLAN_SPEED_RUN, (double)progress->pace_sample_ns * 1e-9,
-                             (double)progress->pace_step_ns * 1e-9,
-                             progress->run_samples < UINT32_MAX ? (uint32_t)progress->run_samples : 0);
+                             (double)progress->pace_step_ns * 1e-9);
     else if (progress->samples > 0)
-        plan_input_set_speed(input, i, PLAN_SPEED_RUN, progress->compute_s / (double)progress->samples, 0, 0);
+        plan_input_set_speed(input, i, PLAN_SPEED_RUN, progress->compute_s / (double)progress->samples, 0);
 }
 
 void plan_input_run(plan_input_t *input, const Inspan__V1__JobInfo *job)
@@ -354,12 +360,12 @@ inspan_status_t plan_input_speeds(plan_input_t *input, const cli_list_t *speeds,
         const double alone_s = (double)input->plan.batch / speed;
         const double step_s = fmin(input->nodes[machine].step_s, UPDATE_MOST * alone_s);
         plan_input_set_speed(input, machine, PLAN_SPEED_OPTION,
-                             (alone_s - step_s) / (double)input->plan.batch, step_s, 0);
+                             (alone_s - step_s) / (double)input->plan.batch, step_s);
     }
     return INSPAN_OK;
 }
 
-void plan_input_scale_guesses(plan_input_t *input)
+static void scale_guesses(plan_input_t *input)
 {
     double product = 0;
     uint32_t known = 0;
@@ -374,6 +380,17 @@ void plan_input_scale_guesses(plan_input_t *input)
     for (uint32_t i = 0; i < input->n && known > 0; i++)
         if (input->machines[i].speed_from == PLAN_SPEED_GUESS)
             input->nodes[i].sample_s *= exp(product / known);
+}
+
+void plan_input_settle(plan_input_t *input)
+{
+    scale_guesses(input);
+    for (uint32_t i = 0; i < input->n; i++) {
+        const plan_machine_t *machine = &input->machines[i];
+        if (machine->speed_from == PLAN_SPEED_OPTION) continue;
+        input->nodes[i].sample_s /= machine->allowed;
+        input->nodes[i].step_s /= machine->allowed;
+    }
 }
 
 inspan_status_t plan_input_choose(plan_input_t *input, const char *names, inspan_error_t *err)

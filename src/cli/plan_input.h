@@ -36,6 +36,7 @@ typedef struct plan_machine {
     plan_link_from_t link_from;
     double link_bits_per_s;                  /* the slower way; 0: unknown */
     double cores, clock_hz, flops_per_cycle; /* usable cores; of one core */
+    double allowed;                          /* by its owner, of it: (0, 1] */
     bool member;                             /* of the running job */
 } plan_machine_t;
 
@@ -69,16 +70,17 @@ void plan_input_run(plan_input_t *input, const Inspan__V1__JobInfo *job);
 inspan_status_t plan_input_links(plan_input_t *input, const cli_list_t *links, inspan_error_t *err);
 inspan_status_t plan_input_speeds(plan_input_t *input, const cli_list_t *speeds, inspan_error_t *err);
 
-/* A measured speed; keeps a better source's. */
+/* Keeps a better source's. */
 void plan_input_set_speed(plan_input_t *input, uint32_t machine, plan_speed_from_t from, double sample_s,
-                          double step_s, uint32_t micro_batch);
+                          double step_s);
 
 /* The largest of wanted, wanted / 2, ... samples that go through the model at once in that much memory (0:
  * unknown), as the trainer chooses it. */
 uint32_t plan_input_micro_batch(const plan_input_t *input, uint64_t memory, uint32_t wanted);
 
-/* Once all speeds are in: guesses are scaled by what the known machines reach against theirs. */
-void plan_input_scale_guesses(plan_input_t *input);
+/* Once all speeds are in: guesses are scaled by what the known machines reach against theirs, and what owners
+ * keep is taken off where the speed's source did not know of it. */
+void plan_input_settle(plan_input_t *input);
 
 /* Only the machines of "A,B" stay. NOT_FOUND. */
 inspan_status_t plan_input_choose(plan_input_t *input, const char *names, inspan_error_t *err);

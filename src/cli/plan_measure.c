@@ -118,8 +118,7 @@ inspan_status_t plan_measure(const job_config_t *job, const char *data, const ch
     inspan_status_t status = open_bench(job, data, labels, &bench, err);
     if (status == INSPAN_OK) status = time_of(&bench, compute, COMPUTE_FOR, &run_s, err);
     if (status == INSPAN_OK) status = time_of(&bench, update, UPDATE_FOR, &step_s, err);
-    if (status == INSPAN_OK)
-        *measured = (plan_measured_t){run_s / bench.micro_batch, step_s, bench.micro_batch};
+    if (status == INSPAN_OK) *measured = (plan_measured_t){run_s / bench.micro_batch, step_s};
     close_bench(&bench);
     return status;
 }

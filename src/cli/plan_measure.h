@@ -7,7 +7,6 @@
 
 typedef struct plan_measured {
     double sample_s, step_s; /* of one sample; of an update */
-    uint32_t micro_batch;    /* with which it was measured */
 } plan_measured_t;
 
 /*

@@ -71,6 +71,7 @@ static json_t *node_json(const plan_input_t *input, const plan_found_t *found, u
     json_set_number(object, "micro_batch", node->micro_batch);
     const double link = machine(input, i)->link_bits_per_s;
     json_set_number(object, "link_bits_per_s", link > 0 ? link : NAN); /* unknown: null */
+    json_set_number(object, "allowed", machine(input, i)->allowed);
     json_set_bool(object, "fits", plan_fits(&input->plan, node));
     json_set_bool(object, "member", machine(input, i)->member);
     json_set_number(object, "alone", found->answer.alone[i]);
@@ -163,7 +164,7 @@ static void show_nodes(FILE *out, const plan_input_t *input, const plan_found_t 
     table_t *table = table_open(headings);
     for (uint32_t i = 0; table != NULL && i < input->n; i++) {
         const plan_machine_t *at = machine(input, i);
-        char speed[32], link[32];
+        char speed[32], link[32], given[48];
         table_add(table, "%s", at->name);
         table_add(table, "%s%s", at->speed_from == PLAN_SPEED_GUESS ? "~" : "",
                   rate(1 / input->nodes[i].sample_s, speed));
@@ -173,8 +174,10 @@ static void show_nodes(FILE *out, const plan_input_t *input, const plan_found_t 
             table_add(table, "%" PRIu64, samples_of(input, found->answer.prediction.share[i]));
         else
             table_add(table, "-");
+        snprintf(given, sizeof given, "its owner gives %.0f %%", 100 * at->allowed);
         table_add(table, "%s",
                   !plan_fits(&input->plan, &input->nodes[i]) ? "has too little memory"
+                  : at->allowed < 1                          ? given
                   : at->member                               ? "takes part now"
                                                              : "");
     }
