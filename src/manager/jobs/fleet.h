@@ -47,6 +47,7 @@ typedef struct fleet_pace { /* 0: unknown */
 
 typedef struct fleet_speed { /* as it is in the registry */
     uint64_t job, sample_ns, step_ns;
+    uint32_t centicores;
     ns_t at; /* last looked at */
 } fleet_speed_t;
 

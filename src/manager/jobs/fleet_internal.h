@@ -28,6 +28,10 @@ void fleet_worker_lost(fleet_t *fleet, const fleet_job_t *job, uint32_t rank);
 /* How fast the worker is goes into the registry now and then. */
 void fleet_note_speed(fleet_t *fleet, const fleet_job_t *job, fleet_node_t *node,
                       const Inspan__V1__WorkerReport *message, ns_t now);
+/* Cores that it gives just now; 0: unknown. */
+double fleet_power(const fleet_node_t *node);
+/* Its vitals have come: jobs that do without it may want it again. */
+void fleet_look_at_left_out(fleet_t *fleet, const fleet_node_t *node);
 /* What is known of the members of the newest view, by their place in it. */
 void fleet_paces(fleet_t *fleet, const fleet_job_t *job, fleet_pace_t paces[CONTROL_ELASTIC_MAX]);
 /* After a restart: nodes that the job does without for a while. */

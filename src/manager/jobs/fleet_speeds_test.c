@@ -249,6 +249,47 @@ static void a_job_does_without_a_node_that_slows_it(void **state)
     assert_int_equal(fleet_job(world.fleet, id)->control.world, 4); /* it may have recovered */
 }
 
+static void gives(fleet_node_t *node, double cores, double allowed)
+{
+    Inspan__V1__Heartbeat beat = INSPAN__V1__HEARTBEAT__INIT;
+    Inspan__V1__Vitals vitals = INSPAN__V1__VITALS__INIT;
+    vitals.cores = cores;
+    vitals.allowed = allowed;
+    beat.vitals = &vitals;
+    fleet_heartbeat(world.fleet, node, &beat, world.now);
+}
+
+static void a_node_that_recovers_is_taken_back_sooner(void **state)
+{
+    (void)state;
+    uint64_t id = run_model(MODEL, 2, 1);
+    fleet_node_t *slow = node_of(id, 1), *nodes[] = {node_of(id, 0)};
+    gives(slow, 0.1, 1); /* its quota was cut */
+    tell_pace(id, 1, INSPAN__V1__WORKER_STATE__WORKER_RUNNING, 900000000);
+    for (int i = 0; i < 31; i++) {
+        gives(slow, 0.1, 1);
+        pass(S, nodes, 1);
+    }
+    tell_pace(id, 1, INSPAN__V1__WORKER_STATE__WORKER_RUNNING, 900000000);
+    assert_int_equal(stored_speed(slow->node_id, MODEL), 0); /* that of a tenth of a core is another */
+    Inspan__V1__Verdict verdict = slower(id, 1);
+    verdict.leave = true;
+    say(&verdict);
+    it_left(id, 1);
+    open_view(id);
+    for (int i = 0; i < 12; i++) {
+        gives(slow, 0.11, 1);
+        pass(S, nodes, 1);
+    }
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 2);
+    gives(slow, 0.8, 0.1); /* its owner has it */
+    pass(S, nodes, 1);
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 2);
+    gives(slow, 0.8, 1);
+    pass(S, nodes, 1);
+    assert_int_equal(fleet_job(world.fleet, id)->control.world, 3);
+}
+
 static void an_old_prediction_is_not_acted_upon(void **state)
 {
     (void)state;
@@ -326,9 +367,13 @@ static void another_model_starts_without_speeds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_A_WORLD(verdicts_are_told_and_kept),          IN_A_WORLD(what_cannot_be_right_is_not_told),
-        IN_A_WORLD(a_flood_of_verdicts_is_cut),          IN_A_WORLD(a_job_does_without_a_node_that_slows_it),
-        IN_A_WORLD(an_old_prediction_is_not_acted_upon), IN_A_WORLD(speeds_are_kept_for_the_next_job),
+        IN_A_WORLD(verdicts_are_told_and_kept),
+        IN_A_WORLD(what_cannot_be_right_is_not_told),
+        IN_A_WORLD(a_flood_of_verdicts_is_cut),
+        IN_A_WORLD(a_job_does_without_a_node_that_slows_it),
+        IN_A_WORLD(a_node_that_recovers_is_taken_back_sooner),
+        IN_A_WORLD(an_old_prediction_is_not_acted_upon),
+        IN_A_WORLD(speeds_are_kept_for_the_next_job),
         IN_A_WORLD(another_model_starts_without_speeds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,6 +67,7 @@ static void take_vitals(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Vi
     node->vitals.limit = node->limit;
     if (!(from->allowed >= 0 && from->allowed <= 1)) node->vitals.allowed = 1;
     if (kept && !fleet_node_kept(node)) fleet->look_at_queue = true;
+    fleet_look_at_left_out(fleet, node);
 }
 
 const char *fleet_node_state(const fleet_t *fleet, const fleet_node_t *node)

@@ -7,12 +7,15 @@
 #include "platform/os/os_time.h"
 
 #define WRITE_EVERY (30 * NS_PER_S)
+#define TAKEN_BACK  1.25                           /* so much more must a node give than when it was let go */
 #define SAMPLE_MAX  ((uint64_t)1000000 * NS_PER_S) /* what is longer is no measurement */
 
+/* Its quota may have changed since it registered. */
 static uint32_t centicores_of(const fleet_node_t *node)
 {
     const Inspan__V1__Inventory *inventory = node->registration->inventory;
     double cores = inventory != NULL ? inventory->usable_cores : 0;
+    if (node->has_vitals && node->vitals.cores > 0) cores = node->vitals.cores;
     return cores > 0 && cores < 1e6 ? (uint32_t)lround(100 * cores) : 0;
 }
 
@@ -40,12 +43,13 @@ void fleet_note_speed(fleet_t *fleet, const fleet_job_t *job, fleet_node_t *node
         node->speed = (fleet_speed_t){.job = job->control.id, .at = now};
     if (!ends && now - node->speed.at < WRITE_EVERY) return;
     node->speed.at = now;
+    const uint32_t centicores = centicores_of(node);
     if (is_like(progress->pace_sample_ns, node->speed.sample_ns) &&
-        is_like(progress->pace_step_ns, node->speed.step_ns))
+        is_like(progress->pace_step_ns, node->speed.step_ns) && centicores == node->speed.centicores)
         return;
     registry_speed_t speed = {.node_id = node->node_id,
                               .model_key = job->request->model_key,
-                              .centicores = centicores_of(node),
+                              .centicores = centicores,
                               .micro_batch = progress->run_samples <= INT32_MAX ? progress->run_samples : 0,
                               .sample_ns = progress->pace_sample_ns,
                               .step_ns = progress->pace_step_ns,
@@ -57,6 +61,27 @@ void fleet_note_speed(fleet_t *fleet, const fleet_job_t *job, fleet_node_t *node
     }
     node->speed.sample_ns = speed.sample_ns;
     node->speed.step_ns = speed.step_ns;
+    node->speed.centicores = centicores;
+}
+
+/* Not its clock: an idle CPU runs slowly. */
+double fleet_power(const fleet_node_t *node)
+{
+    const bool known = node->has_vitals && node->vitals.cores > 0 && node->vitals.cores < 1e6;
+    return known ? node->vitals.cores * node->vitals.allowed : 0;
+}
+
+void fleet_look_at_left_out(fleet_t *fleet, const fleet_node_t *node)
+{
+    const double power = fleet_power(node);
+    for (size_t j = 0; j < fleet->jobs.n && power > 0; j++) {
+        control_job_t *control = &fleet->jobs.items[j]->control;
+        for (size_t i = 0; i < control->left_out.n && !control_job_over(control); i++) {
+            const control_left_out_t *entry = &control->left_out.items[i];
+            if (entry->node == node->handle && entry->power > 0 && power > TAKEN_BACK * entry->power)
+                control_job_take_back(control, node->handle);
+        }
+    }
 }
 
 /* What it said in this job, else what the registry knows of its node. */

@@ -125,6 +125,7 @@ static void fill_left_out(const fleet_t *fleet, const control_left_out_t *from, 
     to->message.reason = (char *)from->reason;
     to->message.times = from->times;
     to->message.step = from->step;
+    to->message.power = from->power;
     to->message.until_wall_ns = os_wall_now() + (from->until - now);
 }
 
@@ -170,7 +171,7 @@ void fleet_recall_left_out(const fleet_t *fleet, fleet_job_t *job, ns_t now)
     static const ns_t longest = 3600 * NS_PER_S; /* a clock that was set back makes it no longer */
     for (size_t i = 0; job->said != NULL && i < job->said->n_left_out; i++) {
         const Inspan__V1__LeftOut *from = job->said->left_out[i];
-        control_left_out_t entry = {.times = from->times, .step = from->step};
+        control_left_out_t entry = {.times = from->times, .step = from->step, .power = from->power};
         for (uint32_t k = 0; k < fleet_n_nodes(fleet); k++)
             if (strcmp(fleet_node_at(fleet, k)->node_id, from->node_id) == 0)
                 entry.node = fleet_node_at(fleet, k)->handle;
@@ -194,6 +195,11 @@ void fleet_verdict(fleet_t *fleet, fleet_node_t *node, const Inspan__V1__Verdict
     const bool fresh = message->step + STALE_STEPS >= control->step;
     const bool leaves =
         message->leave && fresh && control_job_leave_out(control, message->rank, evidence, now);
+    for (size_t i = 0; i < control->left_out.n && leaves; i++) {
+        control_left_out_t *entry = &control->left_out.items[i];
+        const fleet_node_t *its = fleet_node_by_handle(fleet, entry->node);
+        if (entry->node == control->ranks[message->rank].node && its != NULL) entry->power = fleet_power(its);
+    }
     if (!leaves && !changes_speed(message)) return; /* it must stay: nothing that people can do */
     Inspan__V1__Verdict verdict = *message;
     verdict.base = (ProtobufCMessage)PROTOBUF_C_MESSAGE_INIT(&inspan__v1__verdict__descriptor);
