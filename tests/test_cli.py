@@ -11,7 +11,8 @@ import pytest
 
 from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, USER_ERROR, wait_for
 
-COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "give", "results", "generate", "bench", "lab", "version"]
+COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "give", "results", "generate", "bench",
+            "lab", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
 

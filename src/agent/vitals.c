@@ -72,7 +72,7 @@ void vitals_take(agent_t *agent)
 
 void vitals_tend(agent_t *agent)
 {
-    pid_t workers[AGENT_WORKERS];
+    pid_t workers[AGENT_WORKERS] = {0};
     uint32_t n = 0;
     for (agent_worker_t *worker = NULL; (worker = agent_core_each(agent->core, worker)) != NULL;)
         if (worker->pid != 0) workers[n++] = (pid_t)worker->pid;

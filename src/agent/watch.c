@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -16,7 +15,7 @@
 
 static const ns_t busy_period = 500 * NS_PER_MS, idle_period = 2 * NS_PER_S;
 static const ns_t too_old = 5 * NS_PER_S;
-static const time_t close_bound_s = 2;
+static const ns_t close_bound = 2 * NS_PER_S;
 
 struct watch {
     pthread_t thread;
@@ -33,7 +32,7 @@ struct watch {
     pthread_mutex_t mutex;
     os_cond_t changed;
     /* below: under mutex */
-    bool stopping, hurry;
+    bool stopping, hurry, ended;
     pid_t workers[VITALS_WORKERS];
     uint32_t n_workers;
     watch_sight_t sight;
@@ -96,6 +95,8 @@ static void *run(void *context)
                os_cond_wait_until(&watch->changed, &watch->mutex, next)) {
         }
     }
+    watch->ended = true;
+    os_cond_broadcast(&watch->changed);
     pthread_mutex_unlock(&watch->mutex);
     return NULL;
 }
@@ -130,19 +131,21 @@ inspan_status_t watch_open(const char *root, const char *wishes, inbox_t *inbox,
 
 void watch_close(watch_t *watch)
 {
-    struct timespec until;
+    const ns_t deadline = os_now() + close_bound;
     if (watch == NULL) return;
     pthread_mutex_lock(&watch->mutex);
     watch->stopping = true;
     os_cond_broadcast(&watch->changed);
+    while (!watch->ended && os_cond_wait_until(&watch->changed, &watch->mutex, deadline)) {
+    }
+    const bool ended = watch->ended;
     pthread_mutex_unlock(&watch->mutex);
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += close_bound_s;
-    if (pthread_clockjoin_np(watch->thread, NULL, CLOCK_MONOTONIC, &until) != 0) {
+    if (!ended) {
         log_warn("a sensor of this machine does not answer");
         pthread_detach(watch->thread); /* it may wake up: what it uses stays */
         return;
     }
+    pthread_join(watch->thread, NULL);
     vitals_close(watch->sampler);
     os_cond_close(&watch->changed);
     pthread_mutex_destroy(&watch->mutex);

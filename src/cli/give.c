@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "platform/os/os_file.h"
 
@@ -38,8 +37,12 @@ inspan_status_t give_save(const char *agent_folder, const give_options_t *given,
     status = owner_load(path, &before, err);
     if (status != INSPAN_OK && status != INSPAN_NOT_FOUND) return status;
     *wishes = status == INSPAN_OK ? before : *otherwise;
-    for (size_t i = 0; i < OWNER_WISHES; i++)
-        if (!isnan(given->values[i])) *owner_wish_of(wishes, &owner_wish_table[i]) = given->values[i];
-    if (status == INSPAN_OK && memcmp(wishes, &before, sizeof before) == 0) return INSPAN_OK;
-    return owner_save(path, wishes, err);
+    bool changed = status != INSPAN_OK;
+    for (size_t i = 0; i < OWNER_WISHES; i++) {
+        double *wish = owner_wish_of(wishes, &owner_wish_table[i]);
+        if (isnan(given->values[i]) || *wish == given->values[i]) continue;
+        *wish = given->values[i];
+        changed = true;
+    }
+    return changed ? owner_save(path, wishes, err) : INSPAN_OK;
 }

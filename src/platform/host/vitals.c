@@ -103,7 +103,7 @@ static bool read_process(vitals_sampler_t *sampler, pid_t pid, uint64_t *ticks)
 /* Ticks of the workers since the last sample; false: they are not the same processes as then. */
 static bool own_ticks(vitals_sampler_t *sampler, const pid_t *workers, uint32_t n, uint64_t *grown)
 {
-    vitals_cpu_time_t now[VITALS_WORKERS];
+    vitals_cpu_time_t now[VITALS_WORKERS] = {{0}};
     uint32_t found = 0;
     bool same = true;
     *grown = 0;
