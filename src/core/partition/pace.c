@@ -11,10 +11,12 @@
 #define CUSUM_FORGIVES   1.0 /* sigma that each block may be off */
 #define CUSUM_CLIP       4.0 /* sigma that one block counts at most: a single outlier never is a change */
 #define CUSUM_ALARM      5.5
-#define AGREE            0.15 /* two blocks that differ by less say the same */
-#define REST_LEAST       0.02 /* what is published moves by more than this, or not at all */
+#define AGREE            0.06 /* two blocks that differ by less say the same */
+#define LIKE             3.0  /* their distances from the old level differ by less than that factor */
+#define REST_LEAST       0.03 /* what is published moves by more than this, or not at all */
 #define REST_SIGMAS      2.5
-#define REST_UNSTEADY    0.10
+#define REST_UNSTEADY    0.20
+#define UNSTEADY_ALIKE   0.35
 #define UNSTEADY_STEPS   12
 #define UNSTEADY_CHANGES 3
 #define DRIFT_TELLS      0.15
@@ -51,6 +53,18 @@ void pace_seed(pace_model_t *model, double sample_ns, double step_ns)
 
 /* ---- level ---- */
 
+static double block_level(const pace_model_t *m, const pace_block_t *block)
+{
+    return log(block->ns / pace_units(m, block));
+}
+
+static void insert(double *sorted, uint32_t n, double value)
+{
+    uint32_t i = n;
+    for (; i > 0 && sorted[i - 1] > value; i--) sorted[i] = sorted[i - 1];
+    sorted[i] = value;
+}
+
 double pace_level(const pace_model_t *m, uint32_t from, uint32_t to)
 {
     double sorted[PACE_WINDOW];
@@ -58,10 +72,8 @@ double pace_level(const pace_model_t *m, uint32_t from, uint32_t to)
     for (uint32_t i = from; i < to; i++) pure += m->window[i].lasts == 0;
     for (uint32_t i = from; i < to; i++) {
         if (pure >= 3 && m->window[i].lasts > 0) continue;
-        const double value = log(m->window[i].ns / pace_units(m, &m->window[i]));
-        uint32_t j = n++;
-        for (; j > 0 && sorted[j - 1] > value; j--) sorted[j] = sorted[j - 1];
-        sorted[j] = value;
+        const double value = block_level(m, &m->window[i]);
+        insert(sorted, n++, value);
     }
     const uint32_t trim = (n + 1) / 4;
     double sum = 0;
@@ -83,18 +95,18 @@ static double uncertainty(const pace_model_t *m)
     return m->n_window > 0 ? 1.1 * m->noise / sqrt(m->n_window) : 0.3;
 }
 
-/* Mean log level of the steps since the changes to and fro began. */
+/* Mean log level of the steps since the changes to and fro began, without the eighths at both ends. */
 static double mean_of_steps(const pace_model_t *m)
 {
-    double sum = 0;
+    double sorted[PACE_STEPS], sum = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < PACE_STEPS && i < m->step - m->unsteady_from; i++) {
         const double level = m->step_levels[(m->step - 1 - i) % PACE_STEPS];
-        if (isnan(level)) continue;
-        sum += level;
-        n++;
+        if (!isnan(level)) insert(sorted, n++, level);
     }
-    return n > 0 ? sum / n : m->published;
+    if (n == 0) return m->published;
+    for (uint32_t i = n / 8; i < n - n / 8; i++) sum += sorted[i];
+    return sum / (n - 2 * (n / 8));
 }
 
 static void publish(pace_model_t *m, double level, double rest)
@@ -103,6 +115,14 @@ static void publish(pace_model_t *m, double level, double rest)
 }
 
 /* ---- changes ---- */
+
+/* Three changes shortly after one another, each taking the one before about back. */
+static bool to_and_fro(const pace_model_t *m)
+{
+    const double *f = m->change_factors;
+    return m->n_changes >= UNSTEADY_CHANGES && m->step - m->change_steps[2] <= UNSTEADY_STEPS &&
+           fabs(f[0] + f[1]) < UNSTEADY_ALIKE * fabs(f[1]) && fabs(f[1] + f[2]) < UNSTEADY_ALIKE * fabs(f[2]);
+}
 
 /* factor: log of speed after / before. */
 static void tell(pace_model_t *m, double factor, uint64_t since_step)
@@ -115,8 +135,7 @@ static void tell(pace_model_t *m, double factor, uint64_t since_step)
     if (m->n_changes < keep) m->n_changes++;
     for (uint32_t i = 0; i < PACE_EXTRAS; i++) m->extras[i] /= exp(factor);
     if (m->unsteady) return;
-    if (m->n_changes >= UNSTEADY_CHANGES && m->step - m->change_steps[2] <= UNSTEADY_STEPS &&
-        m->change_factors[0] * m->change_factors[1] < 0 && m->change_factors[1] * m->change_factors[2] < 0) {
+    if (to_and_fro(m)) {
         m->unsteady = true;
         m->unsteady_from = m->change_steps[2];
         m->published = mean_of_steps(m);
@@ -134,13 +153,37 @@ static void forget(pace_model_t *m, uint32_t keep)
     m->n_window = keep;
     m->sum[SLOWER] = m->sum[FASTER] = 0;
     m->since[SLOWER] = m->since[FASTER] = 0;
+    m->streak[SLOWER] = m->streak[FASTER] = 0;
 }
 
-/* The newest blocks, since the sum of this direction left 0, are of another speed than those before. */
-static bool alarm(pace_model_t *m, int direction, double level)
+/* How many of the newest blocks, beside the newest, have left the old level about as far as it has. */
+static uint32_t like_newest(const pace_model_t *m, uint32_t streak, double level)
 {
-    uint32_t keep = m->since[direction];
-    keep = keep < 2 ? 2 : keep;
+    const double moved = fabs(block_level(m, &m->window[m->n_window - 1]) - level);
+    uint32_t like = 1;
+    for (; like < streak && like < m->n_window; like++) {
+        const double other = fabs(block_level(m, &m->window[m->n_window - 1 - like]) - level);
+        if (other < moved / LIKE || other > moved * LIKE) break;
+    }
+    return like;
+}
+
+/* Blocks that are of another speed than those before; 0: no change (yet). A large change needs three that are
+ * alike, or two that agree: outliers of unlike size are none. A small one needs a streak, and all that hinted
+ * at it counts. */
+static uint32_t changed_blocks(const pace_model_t *m, int direction, double level, double sigma)
+{
+    if (m->sum[direction] < CUSUM_ALARM) return 0;
+    const double value = block_level(m, &m->window[m->n_window - 1]);
+    const uint32_t like = like_newest(m, m->streak[direction], level);
+    if (fabs(value - level) < CUSUM_CLIP * sigma) return like >= 3 ? m->since[direction] : 0;
+    const double apart = fabs(value - block_level(m, &m->window[m->n_window - 2]));
+    return like >= 3 || (like == 2 && apart < fmax(AGREE, 3 * m->noise)) ? like : 0;
+}
+
+/* The newest `keep` blocks are of another speed than those before. */
+static bool alarm(pace_model_t *m, uint32_t keep, double level)
+{
     double before = keep < m->n_window ? pace_level(m, 0, m->n_window - keep) : level;
     if (m->scaled_left > 0) before = m->scaled_from;
     m->scaled_left = 0;
@@ -155,22 +198,16 @@ static bool alarm(pace_model_t *m, int direction, double level)
     return !quiet;
 }
 
-/* Adds one block's deviation, in sigmas; the direction that alarms, or -1. */
-static int cusum(pace_model_t *m, double z, bool agrees)
+/* Adds one block's deviation, in sigmas. */
+static void cusum(pace_model_t *m, double z)
 {
-    int found = -1;
     z = fmax(-CUSUM_CLIP, fmin(z, CUSUM_CLIP));
     for (int direction = SLOWER; direction <= FASTER; direction++) {
-        m->sum[direction] += (direction == SLOWER ? z : -z) - CUSUM_FORGIVES;
-        if (m->sum[direction] <= 0) {
-            m->sum[direction] = 0;
-            m->since[direction] = 0;
-            continue;
-        }
-        m->since[direction]++;
-        if (m->sum[direction] >= CUSUM_ALARM && (agrees || m->since[direction] >= 3)) found = direction;
+        const double off = (direction == SLOWER ? z : -z) - CUSUM_FORGIVES;
+        m->streak[direction] = off > 0 ? m->streak[direction] + 1 : 0;
+        m->sum[direction] = fmax(0, m->sum[direction] + off);
+        m->since[direction] = m->sum[direction] > 0 ? m->since[direction] + 1 : 0;
     }
-    return found;
 }
 
 static void push(pace_model_t *m, const pace_block_t *block)
@@ -204,7 +241,7 @@ static bool confirm(pace_model_t *m)
 
 static bool observe(pace_model_t *m, const pace_block_t *block)
 {
-    const double value = log(block->ns / pace_units(m, block));
+    const double value = block_level(m, block);
     const uint32_t n = m->n_window;
     if (n < 2) {
         push(m, block);
@@ -215,16 +252,19 @@ static bool observe(pace_model_t *m, const pace_block_t *block)
     }
     const double level = pace_level(m, 0, n), extra = block->lasts > 0 ? pace_excess_noise(m, block) : 0;
     const double sigma = sqrt(m->noise * m->noise * (1 + 1.0 / n) + extra * extra);
-    const pace_block_t *newest = &m->window[n - 1];
-    const bool agrees = fabs(value - log(newest->ns / pace_units(m, newest))) < fmax(AGREE, 3 * m->noise);
-    const int direction = cusum(m, (value - level) / sigma, agrees);
+    cusum(m, (value - level) / sigma);
     push(m, block);
-    if (direction >= 0) return alarm(m, direction, level);
+    for (int direction = SLOWER; direction <= FASTER; direction++) {
+        const uint32_t keep = changed_blocks(m, direction, level, sigma);
+        if (keep > 0) return alarm(m, keep, level);
+    }
     if (block->lasts == 0 && fabs(value - level) < 3 * m->noise) learn_noise(m, value - level);
     if (confirm(m)) return true;
-    if (!m->unsteady && m->sum[SLOWER] < CUSUM_CLIP - CUSUM_FORGIVES &&
-        m->sum[FASTER] < CUSUM_CLIP - CUSUM_FORGIVES)
-        publish(m, pace_level(m, 0, m->n_window), fmax(REST_LEAST, REST_SIGMAS * uncertainty(m)));
+    const double doubt = CUSUM_CLIP - CUSUM_FORGIVES; /* what one outlier leaves */
+    if (m->unsteady || m->sum[SLOWER] >= doubt || m->sum[FASTER] >= doubt) return false;
+    /* In the step of a change nothing has been split by it yet: it follows freely. */
+    publish(m, pace_level(m, 0, m->n_window),
+            m->changed ? 0 : fmax(REST_LEAST, REST_SIGMAS * uncertainty(m)));
     return false;
 }
 
@@ -238,7 +278,7 @@ static bool calm(const pace_model_t *m)
 /* What a block is off by may be the cost of a run, which its size makes seen for the first time. */
 static bool plausible(const pace_model_t *m, const pace_block_t *block)
 {
-    return fabs(log(block->ns / pace_units(m, block)) - pace_level(m, 0, m->n_window)) < log(SIZE_MOST);
+    return fabs(block_level(m, block) - pace_level(m, 0, m->n_window)) < log(SIZE_MOST);
 }
 
 static bool close_block(pace_model_t *m, bool last)
@@ -250,11 +290,10 @@ static bool close_block(pace_model_t *m, bool last)
     uint32_t pure = 0;
     for (uint32_t i = 0; i < m->n_window; i++) pure += m->window[i].lasts == 0;
     if (!last) {
-        const bool shape = !mixed && calm(m),
-                   teaches = shape && pace_is_new_size(m, m->open_size[last]) && plausible(m, &block);
-        const bool found = !teaches && observe(m, &block);
-        if (!found && shape && calm(m)) pace_learn_size(m, &block, m->open_size[last]);
-        return found;
+        const bool teaches =
+            !mixed && m->n_window >= 2 && pace_teaches(m, m->open_size[0]) && plausible(m, &block);
+        if (!mixed) pace_learn_size(m, &block, m->open_size[0]);
+        return !teaches && observe(m, &block);
     }
     /* A last run speaks of the level where what comes on top of it is known, or where there are no others. */
     const bool found = (pure < 2 || m->n_excesses >= 3) && observe(m, &block);
@@ -350,7 +389,9 @@ void pace_step(pace_model_t *model, int64_t extra_ns)
     model->step++;
     count_idle(model);
     if (model->unsteady) {
-        publish(model, mean_of_steps(model), REST_UNSTEADY);
+        const bool whole =
+            (model->step - model->unsteady_from) % PACE_STEPS == 0; /* the mean is over all of them */
+        publish(model, mean_of_steps(model), whole ? REST_UNSTEADY / 2 : REST_UNSTEADY);
         if (model->step - model->change_steps[0] > UNSTEADY_STEPS && model->n_window > 0) {
             model->unsteady = false;
             model->n_changes = 0;
@@ -387,7 +428,7 @@ void pace_estimate(const pace_model_t *model, pace_estimate_t *estimate)
     double level = model->published;
     /* Without leases nothing is measured: it hopes for its usual speed, a little more each step, until it is
      * tried. */
-    if (model->idle > model->patience && !isnan(model->usual) && model->usual < level)
+    if (!model->ran && model->idle > model->patience && !isnan(model->usual) && model->usual < level)
         level = fmax(model->usual, level - HOPE * (model->idle - model->patience));
     estimate->slope_ns = exp(level);
     estimate->run_ns = model->overhead * estimate->slope_ns;

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define PACE_WINDOW   16          /* blocks */
-#define PACE_SIZES    8           /* sizes of micro-batches that are told apart */
+#define PACE_RECENT   12          /* blocks in which two sizes are compared */
 #define PACE_STEPS    24          /* that an unsteady member is averaged over */
 #define PACE_EXTRAS   9           /* steps that step_ns is the median of */
 #define PACE_BLOCK_NS 100000000.0 /* 100 ms */
@@ -38,17 +38,20 @@ typedef struct pace_block {
     uint64_t step;
 } pace_block_t;
 
-typedef struct pace_size {
-    uint32_t samples, seen;
-    double units[PACE_EXTRAS]; /* time of a run in units of the level, a ring */
-} pace_size_t;
+typedef struct pace_sized { /* a block of runs of one size */
+    uint32_t samples;
+    double ns; /* of a run */
+} pace_sized_t;
 
 /* Read it by the functions below. Levels are logs of ns per sample. Rings: value i of all is at i % size. */
 typedef struct pace_model {
     /* the shape, in samples: a / c, e / c */
     double overhead, excess;
-    pace_size_t sizes[PACE_SIZES];
-    double excesses[PACE_EXTRAS]; /* a ring */
+    pace_sized_t recent[PACE_RECENT]; /* the oldest first; compared, then emptied */
+    uint32_t n_recent;
+    double overheads[PACE_EXTRAS]; /* seen from pairs of groups, a ring */
+    uint32_t n_overheads, least;   /* least: smallest size that was measured; 0: none */
+    double excesses[PACE_EXTRAS];  /* a ring */
     uint32_t n_excesses;
     /* blocks: [0] of runs that are not last, [1] of last ones */
     pace_block_t open[2];
@@ -58,9 +61,10 @@ typedef struct pace_model {
     uint32_t n_window;
     double noise; /* of a block, relative */
     uint32_t n_noise;
-    /* CUSUM: [0] slower, [1] faster; blocks since it left 0 */
+    /* CUSUM: [0] slower, [1] faster; blocks since it left 0; the newest ones in a row that are off that way
+     */
     double sum[2];
-    uint32_t since[2];
+    uint32_t since[2], streak[2];
     /* what is published */
     double published, usual,
         told; /* told: where the newest change led; usual, told: NAN before they are known */
@@ -142,8 +146,8 @@ double pace_run_ns(const pace_model_t *model, double samples, bool last);
  */
 uint32_t pace_best_run(const pace_model_t *model, uint32_t most, uint32_t need);
 
-/* The `run` and `last` of a member for a share of so many samples: at least about six runs a step where that
- * is efficient (stealing and seeing a change need it), one pure run at least where share > 1; last so large
+/* The `run` and `last` of a member for a share of so many samples: about ten runs a step where smaller runs
+ * cost little (by 4 %: stealing needs them), one run that is not last at least where share > 1; last so large
  * that its backward pass (two thirds of it) hides reduction_ns. capacity: largest micro-batch that fits. All
  * in samples; both >= 1. */
 void pace_runs(const pace_model_t *model, uint32_t share, uint32_t capacity, double reduction_ns,

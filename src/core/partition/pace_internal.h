@@ -10,11 +10,14 @@ double pace_units(const pace_model_t *m, const pace_block_t *block);
 /* Log level of blocks [from, to) of the window; at least one. */
 double pace_level(const pace_model_t *m, uint32_t from, uint32_t to);
 
-/* Runs of this size would teach something new: it is far from all sizes that are known. */
-bool pace_is_new_size(const pace_model_t *m, uint32_t samples);
-
-/* What a closed block teaches about the shape; the level must be known. */
+/* A closed block of runs of one size: what it teaches of the shape, which needs no level. */
 void pace_learn_size(pace_model_t *m, const pace_block_t *block, uint32_t samples);
+
+/* The next block of this size says little of the level: the shape is not known yet, and it is the first of
+ * its size. */
+bool pace_teaches(const pace_model_t *m, uint32_t samples);
+
+/* A closed block of last runs; the level must be known. */
 void pace_learn_excess(pace_model_t *m, const pace_block_t *block);
 
 /* Relative uncertainty that the excess adds to a block of last runs. */
@@ -23,7 +26,7 @@ double pace_excess_noise(const pace_model_t *m, const pace_block_t *block);
 /* Moves all levels (log) that the model holds: the unit has changed. */
 void pace_shift(pace_model_t *m, double shift);
 
-/* Median of n <= PACE_EXTRAS values; 0: none. */
+/* Median of n <= PACE_RECENT values; 0: none. */
 double pace_median(const double *values, uint32_t n);
 
 #endif

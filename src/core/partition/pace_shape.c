@@ -5,13 +5,14 @@
 #include <math.h>
 #include <string.h>
 
-#define SEEN_ENOUGH   2    /* blocks of a size before it counts in the fit */
-#define APART         1.5  /* largest / smallest size: nearer ones say nothing about a */
+#define SIZE_ENOUGH   3    /* blocks of a size that are compared with those of another */
+#define PAIRS_ENOUGH  4    /* comparisons before the shape is believed */
+#define APART         1.8  /* larger / smaller size: nearer ones say nothing about a */
 #define OVERHEAD_MOST 64   /* samples */
-#define TOLERANCE     0.03 /* that a smaller micro-batch may cost */
-#define TOLERANCE_FEW 0.08 /* where else a share would have less than RUNS_FEW runs */
+#define TOLERANCE     0.02 /* that a smaller micro-batch may cost */
+#define TOLERANCE_FEW 0.04 /* where else a share would have less than RUNS_FEW runs */
 #define RUNS          6
-#define RUNS_FEW      4
+#define RUNS_FEW      10
 #define BACKWARD      (2.0 / 3) /* part of a micro-batch that is its backward pass */
 
 double pace_units(const pace_model_t *m, const pace_block_t *block)
@@ -21,7 +22,7 @@ double pace_units(const pace_model_t *m, const pace_block_t *block)
 
 double pace_median(const double *values, uint32_t n)
 {
-    double sorted[PACE_EXTRAS];
+    double sorted[PACE_RECENT];
     if (n == 0) return 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = i;
@@ -36,75 +37,91 @@ static uint32_t ring(uint32_t n)
     return n < PACE_EXTRAS ? n : PACE_EXTRAS;
 }
 
-/* Least squares of units = slope b + intercept, weighted by how often each size was seen. False: too little
- * seen. */
-static bool fit(const pace_model_t *m, double *slope, double *intercept)
+static bool apart(double a, double b)
 {
-    double w = 0, x = 0, y = 0, xx = 0, xy = 0, least = INFINITY, most = 0;
-    for (uint32_t i = 0; i < PACE_SIZES; i++) {
-        const pace_size_t *size = &m->sizes[i];
-        if (size->seen < SEEN_ENOUGH) continue;
-        const double b = size->samples, weight = ring(size->seen) / (b * b); /* noise is relative */
-        const double units = pace_median(size->units, ring(size->seen));
-        w += weight;
-        x += weight * b;
-        y += weight * units;
-        xx += weight * b * b;
-        xy += weight * b * units;
-        least = fmin(least, b);
-        most = fmax(most, b);
-    }
-    if (most < APART * least) return false;
-    *slope = (w * xy - x * y) / (w * xx - x * x);
-    *intercept = (y - *slope * x) / w;
-    return *slope > 0;
-}
-
-static pace_size_t *size_slot(pace_model_t *m, uint32_t samples)
-{
-    pace_size_t *rarest = &m->sizes[0];
-    for (uint32_t i = 0; i < PACE_SIZES; i++) {
-        if (m->sizes[i].seen > 0 && m->sizes[i].samples == samples) return &m->sizes[i];
-        if (m->sizes[i].seen < rarest->seen) rarest = &m->sizes[i];
-    }
-    *rarest = (pace_size_t){.samples = samples};
-    return rarest;
-}
-
-bool pace_is_new_size(const pace_model_t *m, uint32_t samples)
-{
-    bool others = false;
-    for (uint32_t i = 0; i < PACE_SIZES; i++) {
-        if (m->sizes[i].seen < SEEN_ENOUGH) continue;
-        const double known = m->sizes[i].samples;
-        if (samples < APART * known && known < APART * samples) return false;
-        others = true;
-    }
-    return others;
+    return a >= APART * b || b >= APART * a;
 }
 
 /* With another overhead the same times mean another level: what is published for the sizes in use stays as it
  * was. */
 static void reshape(pace_model_t *m, double overhead)
 {
+    if (m->n_window == 0) {
+        m->overhead = overhead;
+        return;
+    }
     const double before = pace_level(m, 0, m->n_window);
     m->overhead = overhead;
     const double shift = pace_level(m, 0, m->n_window) - before;
     pace_shift(m, shift);
-    for (uint32_t i = 0; i < PACE_SIZES; i++)
-        for (uint32_t j = 0; j < PACE_EXTRAS; j++) m->sizes[i].units[j] /= exp(shift);
     for (uint32_t i = 0; i < PACE_EXTRAS; i++) m->excesses[i] /= exp(shift);
     m->excess /= exp(shift);
 }
 
+/* Newest blocks of this size that wait to be compared. */
+static uint32_t seen(const pace_model_t *m, uint32_t samples)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_recent; i++) n += m->recent[i].samples == samples;
+    return n;
+}
+
+bool pace_teaches(const pace_model_t *m, uint32_t samples)
+{
+    if (m->n_overheads >= PAIRS_ENOUGH || seen(m, samples) >= SIZE_ENOUGH) return false;
+    for (uint32_t i = 0; i < m->n_recent; i++)
+        if (apart(m->recent[i].samples, samples) && seen(m, m->recent[i].samples) >= SIZE_ENOUGH) return true;
+    return false;
+}
+
+static double median_of_size(const pace_model_t *m, uint32_t samples)
+{
+    double ns[PACE_RECENT];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_recent; i++)
+        if (m->recent[i].samples == samples) ns[n++] = m->recent[i].ns;
+    return pace_median(ns, n);
+}
+
+/* Smallest and largest size that have been seen often enough; false: they are too near. */
+static bool two_sizes(const pace_model_t *m, uint32_t *small, uint32_t *large)
+{
+    *small = *large = 0;
+    for (uint32_t i = 0; i < m->n_recent; i++) {
+        const uint32_t samples = m->recent[i].samples;
+        if (seen(m, samples) < SIZE_ENOUGH) continue;
+        if (*small == 0 || samples < *small) *small = samples;
+        if (samples > *large) *large = samples;
+    }
+    return *small > 0 && apart(*small, *large);
+}
+
+/*
+ * Two sizes shortly after one another, t1 = c (a/c + b1) and t2 = c (a/c + b2), give a/c whatever c is. Where
+ * the speed changed between them the value is wrong: the median of several counts.
+ */
+static void compare_sizes(pace_model_t *m)
+{
+    uint32_t small, large;
+    if (!two_sizes(m, &small, &large)) return;
+    const double ratio = median_of_size(m, large) / median_of_size(m, small);
+    const double overhead = ratio > 1 ? (large - ratio * small) / (ratio - 1) : OVERHEAD_MOST;
+    m->overheads[m->n_overheads++ % PACE_EXTRAS] = fmin(overhead, OVERHEAD_MOST);
+    m->n_recent = 0;
+    /* The first values may be outliers: one is believed only as far as it is small, of two the smaller one.
+     */
+    double believed = pace_median(m->overheads, ring(m->n_overheads));
+    if (m->n_overheads == 1) believed = fmin(believed, small / 4.0);
+    if (m->n_overheads == 2) believed = fmin(m->overheads[0], m->overheads[1]);
+    reshape(m, fmax(0, believed));
+}
+
 void pace_learn_size(pace_model_t *m, const pace_block_t *block, uint32_t samples)
 {
-    pace_size_t *size = size_slot(m, samples);
-    const double units = block->ns / block->runs / exp(pace_level(m, 0, m->n_window));
-    size->units[size->seen++ % PACE_EXTRAS] = units;
-    double slope, intercept;
-    if (!fit(m, &slope, &intercept)) return;
-    reshape(m, fmax(0, fmin(intercept / slope, OVERHEAD_MOST)));
+    if (m->n_recent == PACE_RECENT) memmove(m->recent, m->recent + 1, --m->n_recent * sizeof m->recent[0]);
+    m->recent[m->n_recent++] = (pace_sized_t){.samples = samples, .ns = block->ns / block->runs};
+    if (seen(m, samples) >= SIZE_ENOUGH && (m->least == 0 || samples < m->least)) m->least = samples;
+    compare_sizes(m);
 }
 
 void pace_learn_excess(pace_model_t *m, const pace_block_t *block)
@@ -135,13 +152,6 @@ double pace_run_ns(const pace_model_t *model, double samples, bool last)
     return exp(model->published) * (model->overhead + samples + (last ? model->excess : 0));
 }
 
-static uint32_t seen(const pace_model_t *m, uint32_t samples)
-{
-    for (uint32_t i = 0; i < PACE_SIZES; i++)
-        if (m->sizes[i].samples == samples) return m->sizes[i].seen;
-    return 0;
-}
-
 /* Smallest micro-batch that costs at most (1 + tolerance) of what `most` costs per sample. */
 static uint32_t smallest(const pace_model_t *m, uint32_t most, double tolerance)
 {
@@ -149,27 +159,43 @@ static uint32_t smallest(const pace_model_t *m, uint32_t most, double tolerance)
     return run < 1 ? 1 : run < most ? (uint32_t)ceil(run) : most;
 }
 
+/* Before the shape is known: `run` and half of it (or twice, where there is no half), each until it can be
+ * compared. */
+static uint32_t teaching_run(const pace_model_t *m, uint32_t run, uint32_t most)
+{
+    const uint32_t other = run > 1 ? run / 2 : most > 1 ? 2 : 1;
+    return seen(m, run) < SIZE_ENOUGH ? run : other;
+}
+
+/* Not far below what was measured: an error of the shape is large there. */
+static uint32_t near_measured(const pace_model_t *m, uint32_t run)
+{
+    return run < m->least / 2 ? m->least / 2 : run;
+}
+
 uint32_t pace_best_run(const pace_model_t *model, uint32_t most, uint32_t need)
 {
-    double slope, intercept;
     if (most == 0) most = 1;
-    uint32_t run;
-    if (fit(model, &slope, &intercept))
-        run = smallest(model, most, TOLERANCE);
-    else
-        run = seen(model, most) >= SEEN_ENOUGH ? most / 2 : most;
+    uint32_t run = model->n_overheads < PAIRS_ENOUGH ? teaching_run(model, most, most)
+                                                     : near_measured(model, smallest(model, most, TOLERANCE));
     if (run < need) run = need;
     return run < 1 ? 1 : run < most ? run : most;
 }
 
-/* Run sizes before two are known: a sixth of the share, and what is half or twice of that. */
-static uint32_t teaching_run(const pace_model_t *m, uint32_t share, uint32_t most)
+/* As pace_best_run, but about RUNS a step for teaching, and at least RUNS_FEW if that costs little. */
+static uint32_t run_of_share(const pace_model_t *m, uint32_t share, uint32_t most)
 {
-    uint32_t run = share / RUNS;
-    run = run < 1 ? 1 : run < most ? run : most;
-    if (seen(m, run) < SEEN_ENOUGH) return run;
-    if (2 * run <= most && 4 * run <= share) return 2 * run;
-    return run > 1 ? run / 2 : 1;
+    if (m->n_overheads < PAIRS_ENOUGH) {
+        const uint32_t run = share / RUNS;
+        return teaching_run(m, run < 1 ? 1 : run < most ? run : most, most);
+    }
+    uint32_t run = smallest(m, most, TOLERANCE);
+    if (run * RUNS_FEW > share) {
+        const uint32_t few = smallest(m, most, TOLERANCE_FEW), part = share / RUNS_FEW;
+        run = few > part ? few : part > 0 ? part : 1;
+    }
+    run = near_measured(m, run);
+    return run < most ? run : most;
 }
 
 void pace_runs(const pace_model_t *model, uint32_t share, uint32_t capacity, double reduction_ns,
@@ -178,20 +204,14 @@ void pace_runs(const pace_model_t *model, uint32_t share, uint32_t capacity, dou
     if (share == 0) share = 1;
     if (capacity == 0) capacity = 1;
     const uint32_t most = share < capacity ? share : capacity;
-    double slope, intercept;
-    if (!fit(model, &slope, &intercept)) {
-        *run = teaching_run(model, share, most);
-    } else {
-        *run = smallest(model, most, TOLERANCE);
-        if (*run * RUNS_FEW > share) {
-            const uint32_t few = smallest(model, most, TOLERANCE_FEW), quarter = share / RUNS_FEW;
-            *run = few > quarter ? few : quarter > 0 ? quarter : 1;
-        }
-    }
+    *run = run_of_share(model, share, most);
     if (share > 1 && *run > share - 1) *run = share - 1;
     const uint32_t rest = share > *run ? share - *run : 1, ceiling = rest < capacity ? rest : capacity;
     const double sample_ns = model->known ? exp(model->published) : 0;
     const double hides = sample_ns > 0 ? ceil(reduction_ns / BACKWARD / sample_ns) : 0;
-    *last = hides < *run ? *run : hides < ceiling ? (uint32_t)hides : ceiling;
+    *last = hides < ceiling ? (uint32_t)hides : ceiling;
+    /* It cannot be stolen: no larger than hiding needs, but not so small that it costs much. */
+    const uint32_t half = (*run + 1) / 2;
+    if (*last < half) *last = half;
     if (*last > ceiling) *last = ceiling;
 }

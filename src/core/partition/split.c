@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define LEASE_NS_MOST (UINT64_C(1) << 50) /* 13 days: sums of 256 of them stay far below 2^63 */
-#define KEEP_PERCENT  2
+#define KEEP_PERCENT  3
 
 static uint64_t bounded(uint64_t ns)
 {

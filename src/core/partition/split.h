@@ -34,7 +34,7 @@ typedef struct partition_progress {
  * Shares of `leases` for the members in `full` (bit per index; others get 0) that minimise when the step is
  * computed, max_i(step_ns_i + share_i lease_ns_i), exactly; on a tie the lower index gets less. share: in:
  * those of the step before (all 0: none), out: the new ones, sum = leases. The old ones stay where the new
- * ones finish less than 2 % earlier, unless a member without leases would get two or more. Where one costs
+ * ones finish less than 3 % earlier, unless a member without leases would get two or more. Where one costs
  * more than the others' whole step, a member has none. Unknown paces: the mean of the known ones; none known:
  * equal shares. Where the sum of `most` is less than `leases`, the rest goes where it costs least, `most`
  * notwithstanding (not to most = 0, unless all are). context: unused. n <= PARTITION_MEMBERS_MAX.
