@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "platform/os/os_file.h"
 
 static char root[64];
@@ -235,6 +236,37 @@ static void leftovers_are_removed(void **state)
     assert_true(exists(at("/sys/fs/cgroup/user.slice")));
 }
 
+/* The same for real, where this machine's cpu controller is version 2. */
+static void v2_of_this_machine(void **state)
+{
+    (void)state;
+    lab_cpu_t cpu;
+    inspan_error_t err = {0};
+    inspan_status_t status = lab_cpu_find("", &cpu, &err);
+    if (status == INSPAN_OK && !cpu.unified)
+        status = error_set(&err, INSPAN_UNSUPPORTED, "the cpu controller is version 1's on this machine");
+    if (status == INSPAN_OK) status = lab_cpu_enable(&cpu, &err);
+    if (status != INSPAN_OK) {
+        print_message("skipped: %s\n", err.text);
+        skip();
+    }
+    char tag[LAB_TAG_SIZE], group[LAB_PATH_SIZE], file[LAB_PATH_SIZE + 32], *text = NULL;
+    size_t bytes = 0;
+    snprintf(tag, sizeof tag, "%ldk", (long)getpid()); /* a letter that no laboratory takes */
+    assert_int_equal(lab_cpu_make(&cpu, tag, 0, group, NULL), INSPAN_OK);
+    assert_int_equal(lab_cpu_set(true, group, 0.25, NULL), INSPAN_OK);
+    snprintf(file, sizeof file, "%s/cpu.max", group);
+    assert_int_equal(os_file_read(file, 4096, &text, &bytes, NULL), INSPAN_OK);
+    assert_string_equal(text, "5000 20000\n");
+    free(text);
+    snprintf(file, sizeof file, "%s/cpu.stat", group);
+    assert_int_equal(os_file_read(file, 4096, &text, &bytes, NULL), INSPAN_OK);
+    assert_non_null(strstr(text, "nr_throttled "));
+    free(text);
+    lab_cpu_close(cpu.parent, tag);
+    assert_false(exists(group));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +277,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(v1_lies_below_the_own_group, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_process_tells_its_machine, make_root, remove_root),
         cmocka_unit_test_setup_teardown(leftovers_are_removed, make_root, remove_root),
+        cmocka_unit_test(v2_of_this_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

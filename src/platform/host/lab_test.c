@@ -234,6 +234,48 @@ static void two_laboratories_stand_side_by_side(void **state)
     assert_nothing_left(getpid(), "");
 }
 
+/* What a process that lives in a machine tells of it, and what may change. */
+static void a_machine_changes_while_it_is_used(void **state)
+{
+    (void)state;
+    need(true, true);
+    const lab_link_t links[MACHINES] = {{0, 0}, {200000000, 100000000}, {0, 0}};
+    const double cores[MACHINES] = {0.5, 0.8, 0.5};
+    lab_t *lab = open_lab(cores, links);
+    lab_machine_t machine;
+    lab_has_t has;
+    for (uint32_t i = 0; i < 2; i++) {
+        int ready = -1;
+        pid_t inside = fork_serve(lab, i, &ready);
+        wait_ready(ready);
+        assert_int_equal(lab_machine_of(inside, &machine, NULL), INSPAN_OK);
+        assert_memory_equal(machine.network, lab_where(lab, i), strlen(machine.network));
+        assert_string_equal(machine.group, strchr(lab_where(lab, i), ':') + 1);
+        assert_int_equal(lab_machine_look(&machine, &has, NULL), INSPAN_OK);
+        assert_true(has.cores == cores[i] && has.throttled >= 0 && has.throttled <= 1 && !has.cut);
+        assert_memory_equal(&has.link, &links[i], sizeof has.link);
+
+        const lab_link_t slow = {10000000, 20000000};
+        assert_int_equal(lab_machine_set_cores(&machine, 0.3, NULL), INSPAN_OK);
+        assert_int_equal(lab_machine_set_link(&machine, &slow, NULL),
+                         INSPAN_OK); /* also where it was not shaped */
+        assert_int_equal(lab_link_set(machine.device, false, NULL), INSPAN_OK);
+        assert_int_equal(lab_machine_look(&machine, &has, NULL), INSPAN_OK);
+        assert_true(has.cores == 0.3 && has.cut);
+        assert_memory_equal(&has.link, &slow, sizeof slow);
+        assert_int_equal(lab_machine_set_cores(&machine, 0.01, NULL), INSPAN_INVALID);
+        assert_int_equal(lab_link_set(machine.device, true, NULL), INSPAN_OK);
+        kill(inside, SIGKILL);
+        assert_int_equal(exit_code(inside), 128 + SIGKILL);
+    }
+    inspan_error_t err = {0};
+    assert_int_equal(lab_machine_of(getpid(), &machine, &err), INSPAN_NOT_FOUND);
+    assert_int_equal(lab_machine_set_cores(&machine, 1, &err), INSPAN_NOT_FOUND);
+    assert_int_equal(lab_machine_set_link(&machine, &links[1], &err), INSPAN_NOT_FOUND);
+    assert_int_equal(lab_machine_of(0, &machine, &err), INSPAN_IO);
+    lab_close(lab);
+}
+
 /* An owner that is killed, with a process of its still inside: the next start removes all of it. */
 static void leftovers_of_the_dead_are_removed(void **state)
 {
@@ -332,6 +374,7 @@ int main(void)
         cmocka_unit_test(machines_reach_each_other),
         cmocka_unit_test(quotas_are_set),
         cmocka_unit_test(two_laboratories_stand_side_by_side),
+        cmocka_unit_test(a_machine_changes_while_it_is_used),
         cmocka_unit_test(leftovers_of_the_dead_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
