@@ -57,8 +57,14 @@ typedef struct inspan_elastic_options {
     uint32_t leases;       /* of a step: 1 .. INSPAN_LEASES_MAX, at most batch; 0: chosen */
     uint64_t micro_batch;  /* samples of one COMPUTE, except where one lease has more */
     bool drop;             /* on_loss: drop */
+    bool equal_shares;     /* whatever the members' speeds: sums are made in the same order from run to run */
     const inspan_state_t *state; /* (n_state) */
     uint32_t n_state;
+    /* In a first view in which this member's speed is not known: a few micro-batches of different sizes,
+     * about a second in all, each told by inspan_elastic_calibrated. On the training thread, within next.
+     * NULL: speeds are learned from the first steps. */
+    void (*calibrate)(void *context);
+    void *context;
     int64_t timeout_ns; /* bound of a wait for others; 0: one hour (a peer may compute or save for long) */
 } inspan_elastic_options_t;
 
@@ -124,6 +130,18 @@ INSPAN_API void inspan_elastic_ready(inspan_elastic_t *elastic, uint32_t paramet
 INSPAN_API inspan_status_t inspan_elastic_computed(inspan_elastic_t *elastic, const inspan_tally_t *tally,
                                                    inspan_error_t *err);
 
+/* Of the COMPUTE or APPLY that is out, what was not pure compute; adds up until the next one. The driver
+ * takes the time from next to computed (of an APPLY: to the next call of next) and leaves this out. */
+typedef struct inspan_timing {
+    int64_t input_ns; /* waiting for samples */
+    int64_t other_ns; /* held-out samples, checkpoints */
+} inspan_timing_t;
+INSPAN_API void inspan_elastic_timing(inspan_elastic_t *elastic, const inspan_timing_t *timing);
+
+/* In `calibrate`: so many samples in one micro-batch took so long. What their gradients have left in the
+ * local arrays is cleared. */
+INSPAN_API void inspan_elastic_calibrated(inspan_elastic_t *elastic, uint64_t samples, int64_t compute_ns);
+
 /* Hash of the weights as they are now (0: none), before the last COMPUTE of a step is computed: the members'
  * are compared; MISMATCH names the odd ones. */
 INSPAN_API void inspan_elastic_hint(inspan_elastic_t *elastic, uint64_t weights_hash);
@@ -145,7 +163,17 @@ typedef struct inspan_elastic_stats {
     uint64_t bytes_sent, bytes_reduced, bytes_copied; /* copied: to and from newcomers */
     int64_t exposed_ns;                               /* in next: neither computing nor applying */
     int64_t commit_ns;                                /* of it: own vote -> commit */
-    uint64_t recoveries;                    /* views in which members of the one before were missing */
+    uint64_t share;          /* samples of the last training step that the table gave to this worker */
+    uint64_t samples_stolen; /* computed here in place of members that were late (also in samples) */
+    uint64_t steals;         /* runs with such samples */
+    uint64_t resplits;       /* steps whose table gave this worker another share, same members */
+    double sample_ns;        /* pure compute of one sample as it is now; 0: not known */
+    double uncertainty;      /* of that, relative */
+    double step_ns;          /* of each step whatever the share: the update */
+    uint64_t run, last_run;  /* samples of a micro-batch; of the last one of a step */
+    int64_t reduce_ns;       /* what the reductions of a step take when nobody waits for anybody */
+    int64_t rested_ns;       /* between micro-batches, as the machine's owner wishes; not in exposed_ns */
+    uint64_t recoveries;     /* views in which members of the one before were missing */
     int64_t recovery_ns, recovery_worst_ns; /* failure known -> next commit: all together, the longest */
 } inspan_elastic_stats_t;
 
@@ -154,6 +182,18 @@ typedef struct inspan_elastic_stats {
 INSPAN_API void inspan_elastic_tell_ledger(inspan_elastic_t *elastic);
 
 INSPAN_API void inspan_elastic_stats(const inspan_elastic_t *elastic, inspan_elastic_stats_t *stats);
+
+/* This member became slower or faster, and why. */
+typedef struct inspan_verdict {
+    uint64_t step;      /* the first one that was so */
+    double factor;      /* speed against before */
+    char cause[16];     /* "quota", "heat", ... "unknown" */
+    char evidence[160]; /* "CPU quota 0.24 cores, was 0.80" */
+} inspan_verdict_t;
+#define INSPAN_VERDICTS_MAX 8
+/* The newest verdicts, oldest first; returns how many. The training thread. */
+INSPAN_API uint32_t inspan_elastic_verdicts(const inspan_elastic_t *elastic,
+                                            inspan_verdict_t verdicts[INSPAN_VERDICTS_MAX]);
 
 /* Numbers of the present view's members, increasing; their number. Valid until the next call of next. */
 INSPAN_API uint32_t inspan_elastic_members(const inspan_elastic_t *elastic, const uint32_t **numbers);

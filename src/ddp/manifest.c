@@ -15,8 +15,8 @@ enum { ROW_PARAMS, ROW_DTYPE, ROW_ALL, ROW_LAYOUT, ROW_WORDS };
 _Static_assert(ROW_WORDS == MANIFEST_WORDS, "a row");
 #define TEXT_WORDS 20u /* a parameter's description, 8 bytes a word */
 
-static inspan_status_t gather_rows(inspan_comm_t *comm, const uint64_t *row, uint64_t words, uint64_t *rows,
-                                   int64_t timeout_ns, inspan_error_t *err)
+inspan_status_t manifest_gather(inspan_comm_t *comm, const uint64_t *row, uint64_t words, uint64_t *rows,
+                                int64_t timeout_ns, inspan_error_t *err)
 {
     uint32_t rank = inspan_comm_rank(comm), world = inspan_comm_world(comm);
     uint64_t *mine = calloc(world * words + 1, sizeof mine[0]); /* a model may have no parameters */
@@ -61,7 +61,7 @@ static inspan_status_t name_difference(inspan_comm_t *comm, const inspan_paramet
     describe(parameter, hash, words);
     uint64_t *rows = calloc(world * TEXT_WORDS, sizeof rows[0]);
     if (rows == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory to name the parameter that differs");
-    inspan_status_t status = gather_rows(comm, words, TEXT_WORDS, rows, timeout_ns, err);
+    inspan_status_t status = manifest_gather(comm, words, TEXT_WORDS, rows, timeout_ns, err);
     if (status == INSPAN_OK) {
         char texts[2][TEXT_WORDS * 8];
         memcpy(texts[0], rows, sizeof texts[0]);
@@ -85,7 +85,7 @@ static inspan_status_t find_difference(inspan_comm_t *comm, const inspan_paramet
     uint32_t world = inspan_comm_world(comm);
     uint64_t *rows = calloc((uint64_t)world * least + 1, sizeof rows[0]);
     if (rows == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory to compare %u parameters", least);
-    inspan_status_t status = gather_rows(comm, hashes, least, rows, timeout_ns, err);
+    inspan_status_t status = manifest_gather(comm, hashes, least, rows, timeout_ns, err);
     for (uint32_t i = 0; status == INSPAN_OK && i < least; i++)
         for (uint32_t rank = 1; status == INSPAN_OK && rank < world; rank++)
             if (rows[(uint64_t)rank * least + i] != rows[i])
@@ -118,7 +118,7 @@ inspan_status_t manifest_compare(inspan_comm_t *comm, const inspan_parameter_t *
     uint64_t *rows = hashes + n;
     for (uint32_t i = 0; i < n; i++) hashes[i] = parameter_hash(&parameters[i], element_size, with_weights);
     uint64_t row[ROW_WORDS] = {n, (uint64_t)dtype, hash64(hashes, n * sizeof hashes[0], 0), layout_hash};
-    inspan_status_t status = gather_rows(comm, row, ROW_WORDS, rows, timeout_ns, err);
+    inspan_status_t status = manifest_gather(comm, row, ROW_WORDS, rows, timeout_ns, err);
     uint32_t least = n, differs = 0;
     bool kinds_differ = false;
     for (uint32_t rank = 1; status == INSPAN_OK && rank < world; rank++) {

@@ -31,7 +31,8 @@ typedef enum trouble_type {
     DAMAGE_WEIGHTS,  /* a bit flips */
     LOSE_A_LEASE,    /* a lease's samples do not get into the sums */
     CANCEL,          /* the agent says STOP */
-    LEAVE            /* the agent asks it to leave */
+    LEAVE,           /* the agent asks it to leave */
+    GIVE_HALF        /* its owner gives half of the machine from now on */
 } trouble_type_t;
 
 typedef struct trouble {
@@ -52,6 +53,7 @@ typedef struct outcome {
     double validation_first, validation_last, loss_last;
     inspan_elastic_stats_t stats;
     char summary[4096];
+    char note[256]; /* the last one */
     size_t n;
     double weights[ELEMENTS_MAX], gradient[ELEMENTS_MAX];
 } outcome_t;
@@ -60,6 +62,7 @@ typedef struct worker {
     /* the test's wish, before cluster_run */
     job_config_t job; /* train.steps 0: the cluster's */
     trouble_t trouble;
+    uint32_t fits; /* larger micro-batches find no memory; 0: all do */
     /* found */
     outcome_t outcome;
     bool was_killed; /* ended by a signal */
@@ -81,14 +84,16 @@ typedef struct cluster {
     uint32_t n;       /* workers of the first view */
     uint32_t joiners; /* that start when worker 0 has applied step join_at */
     uint64_t join_at;
-    bool widow;        /* as the first one says LEFT, the others die: it is taken back */
-    bool late_answer;  /* the result is said, a view of the same members follows, and only after the result is
-                          said in that one comes the answer to the first: that its view is over */
-    bool quiet;        /* nobody asks for each step's hash */
-    char save_to[128]; /* where the result goes; "": nowhere */
-    char own[64];      /* workers have folders of their own, by number, below this one; checkpoints that were
-                          announced are kept in its "kept", by their step; "": none */
-    char resume[256];  /* a checkpoint that the first members go on from; "": none */
+    bool widow;       /* as the first one says LEFT, the others die: it is taken back */
+    bool late_answer; /* the result is said, a view of the same members follows, and only after the result is
+                         said in that one comes the answer to the first: that its view is over */
+    ns_t (*slow)(uint32_t number,
+                 uint64_t step); /* what a sample takes longer than it would; NULL: nothing */
+    bool quiet;                  /* nobody asks for each step's hash */
+    char save_to[128];           /* where the result goes; "": nowhere */
+    char own[64];     /* workers have folders of their own, by number, below this one; checkpoints that were
+                         announced are kept in its "kept", by their step; "": none */
+    char resume[256]; /* a checkpoint that the first members go on from; "": none */
     ns_t failure_timeout;
     /* found */
     uint64_t views;
@@ -116,6 +121,8 @@ void cluster_assert_well(const cluster_t *cluster);
 void cluster_assert_same_bits(const cluster_t *cluster);
 /* Of every step's leases each was computed by exactly one worker, and all agree by whom. */
 void cluster_assert_ledger(const cluster_t *cluster);
+/* Steps whose leases others computed than in the step before: the ledger is told then. */
+uint64_t cluster_retold(const outcome_t *outcome, uint64_t steps);
 /* The lowest that ended well. */
 const outcome_t *cluster_result(const cluster_t *cluster);
 

@@ -1,6 +1,7 @@
 #include "train/cluster_test.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -14,10 +15,12 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "comm/comm.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
@@ -48,6 +51,16 @@ void *__wrap_calloc(size_t n, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
 void __real_inspan_elastic_ready(inspan_elastic_t *e, uint32_t parameter);
 void __wrap_inspan_elastic_ready(inspan_elastic_t *e, uint32_t parameter);
+inspan_status_t __real_nn_model_backward(nn_model_t *model, const nn_batch_t *batch, void *const *grads,
+                                         nn_ready_fn ready, void *context, double *loss_sum,
+                                         inspan_error_t *err);
+inspan_status_t __wrap_nn_model_backward(nn_model_t *model, const nn_batch_t *batch, void *const *grads,
+                                         nn_ready_fn ready, void *context, double *loss_sum,
+                                         inspan_error_t *err);
+inspan_status_t __real_nn_model_open(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
+                                     nn_model_t **model, inspan_error_t *err);
+inspan_status_t __wrap_nn_model_open(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
+                                     nn_model_t **model, inspan_error_t *err);
 inspan_status_t __real_comm_message(inspan_comm_t *comm, uint32_t to, const void *data, size_t bytes);
 inspan_status_t __wrap_comm_message(inspan_comm_t *comm, uint32_t to, const void *data, size_t bytes);
 
@@ -81,6 +94,28 @@ void __wrap_inspan_elastic_ready(inspan_elastic_t *e, uint32_t parameter)
     readies++;
     if (training != NULL && struck(KILL_IN_BUCKET, training->step) && readies >= training->n_params / 2)
         raise(SIGKILL);
+}
+
+/* A slow machine: other workers are not slowed by it, as they would be if it kept a processor busy. */
+inspan_status_t __wrap_nn_model_backward(nn_model_t *model, const nn_batch_t *batch, void *const *grads,
+                                         nn_ready_fn ready, void *context, double *loss_sum,
+                                         inspan_error_t *err)
+{
+    if (self != NULL && here->slow != NULL) {
+        const ns_t more = batch->samples *
+                          here->slow((uint32_t)(self - here->workers), training != NULL ? training->step : 0);
+        const struct timespec pause = {.tv_sec = more / NS_PER_S, .tv_nsec = more % NS_PER_S};
+        nanosleep(&pause, NULL); /* not a wait: the work of a slower machine */
+    }
+    return __real_nn_model_backward(model, batch, grads, ready, context, loss_sum, err);
+}
+
+inspan_status_t __wrap_nn_model_open(const nn_model_config_t *config, uint32_t micro_batch, uint32_t threads,
+                                     nn_model_t **model, inspan_error_t *err)
+{
+    if (self != NULL && self->fits > 0 && micro_batch > self->fits)
+        return error_set(err, INSPAN_NO_MEMORY, "no memory for %u samples", micro_batch);
+    return __real_nn_model_open(config, micro_batch, threads, model, err);
 }
 
 static void killed_soon(void)
@@ -145,7 +180,7 @@ static void on_applied(void *context, uint64_t step, uint64_t hash)
     if (struck(KILL_AFTER_APPLY, step)) raise(SIGKILL);
     if (struck(DAMAGE_WEIGHTS, step)) ((uint8_t *)training->params[0].weights)[2] ^= 1;
     const bool joining = here->joiners > 0 && here->join_at == step && self == here->workers;
-    if (joining || struck(CANCEL, step) || struck(LEAVE, step)) hold();
+    if (joining || struck(CANCEL, step) || struck(LEAVE, step) || struck(GIVE_HALF, step)) hold();
 }
 
 static void on_progress(void *context, const inspan_progress_t *progress)
@@ -170,6 +205,12 @@ static void on_failed(void *context, inspan_status_t status, const char *text)
     inspan_worker_fail(((session_t *)context)->worker, status, text);
 }
 
+static void on_note(void *context, const char *text)
+{
+    (void)context;
+    snprintf(self->outcome.note, sizeof self->outcome.note, "%s", text);
+}
+
 static size_t as_doubles(const trainer_t *trainer, bool gradient, double *all)
 {
     size_t at = 0;
@@ -192,7 +233,8 @@ static void keep(outcome_t *outcome)
     outcome->validation_first = trainer->validation_first;
     outcome->validation_last = trainer->validation;
     outcome->loss_last = trainer->loss;
-    outcome->accounted = trainer->compute + outcome->stats.exposed_ns + trainer->input + trainer->evaluation;
+    outcome->accounted = trainer->compute + trainer->update + outcome->stats.exposed_ns +
+                         outcome->stats.rested_ns + trainer->input + trainer->evaluation;
     outcome->wall = trainer->ended - trainer->started;
     char *summary = trainer_summary(trainer);
     snprintf(outcome->summary, sizeof outcome->summary, "%s", summary != NULL ? summary : "");
@@ -208,7 +250,7 @@ static void train(session_t *session)
         .views = inspan_worker_views(session->worker),
         .newcomer = !self->in_first,
         .threads = 1,
-        .hooks = {session, on_failed, on_progress, on_computing, on_applied, on_save, NULL},
+        .hooks = {session, on_failed, on_progress, on_computing, on_applied, on_save, on_note},
     };
     char folder[160];
     snprintf(folder, sizeof folder, "%s/%u", here->own, (unsigned)(self - here->workers));
@@ -529,12 +571,29 @@ static void on_readable(cluster_t *cluster, worker_t *worker)
     }
 }
 
+static void say_vitals(worker_t *worker)
+{
+    size_t n = 0;
+    const local_vitals_t vitals = {.cores = 1,
+                                   .others_cores = (double)NAN,
+                                   .swap_bytes_per_s = (double)NAN,
+                                   .allowed = 0.5,
+                                   .owner_active = true,
+                                   .limit = LOCAL_LIMIT_OWNER};
+    say(worker, local_encode_vitals(&vitals, frame, sizeof frame, &n), &n);
+}
+
 /* A worker is held: do what the test wants there. */
 static void on_event(cluster_t *cluster)
 {
     uint32_t number = 0;
     assert_int_equal(read(cluster->events[0], &number, sizeof number), sizeof number);
     worker_t *worker = &cluster->workers[number];
+    if (worker->trouble.type == GIVE_HALF) {
+        say_vitals(worker);
+        sem_post(&cluster->go);
+        return;
+    }
     if (worker->trouble.type == LEAVE || worker->trouble.type == CANCEL) {
         say_empty(worker, worker->trouble.type == LEAVE ? LOCAL_LEAVE : LOCAL_STOP);
         sem_post(&cluster->go);
@@ -690,4 +749,12 @@ void cluster_assert_ledger(const cluster_t *cluster)
             }
             if (owner < 0) fail_msg("step %llu was applied by nobody", (unsigned long long)step);
         }
+}
+
+uint64_t cluster_retold(const outcome_t *outcome, uint64_t steps)
+{
+    uint64_t n = 0;
+    for (uint64_t step = 1; step < steps; step++)
+        n += memcmp(outcome->owners[step], outcome->owners[step - 1], sizeof outcome->owners[0]) != 0;
+    return n;
 }

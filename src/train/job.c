@@ -79,6 +79,8 @@ static const job_field_t fields[] = {
      "who carries collectives"},
     {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15,
      "bytes of a gradient bucket (25M), or auto: a thirty-second of the gradients, 1 MB to 25 MB"},
+    {"sync.split", JOB_CHOICE, AT(sync.split), "auto", "auto|equal", 0, 0,
+     "a node's share of a step: by its speed, or as large as any other's"},
     {"sync.exactness", JOB_CHOICE, AT(sync.exactness), "exact", "exact|relaxed", 0, 0,
      "the same bits on all ranks, or not"},
 

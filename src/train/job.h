@@ -37,6 +37,7 @@ typedef struct job_config {
     struct {
         char mode[16], wire[16], backend[16], bucket[16],
             exactness[16]; /* exact, fp32, auto, auto (or a size), exact */
+        char split[16];    /* auto, equal */
     } sync;
     ns_t failure_timeout;
     char on_loss[16]; /* recompute, drop, abort */

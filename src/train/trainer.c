@@ -21,6 +21,11 @@ static uint64_t file_bytes(const char *path)
     return stat(path, &info) == 0 && info.st_size > 0 ? (uint64_t)info.st_size : 0;
 }
 
+static uint64_t data_bytes(const trainer_t *trainer)
+{
+    return file_bytes(trainer->job.data.path) + file_bytes(trainer->job.data.labels);
+}
+
 /* This machine's memory, divided among as many workers as get such a share of its processors. */
 static uint64_t own_memory(const trainer_t *trainer)
 {
@@ -35,9 +40,40 @@ static uint64_t own_memory(const trainer_t *trainer)
  * rounding. */
 static inspan_status_t choose_micro_batch(trainer_t *trainer, inspan_error_t *err)
 {
-    const uint64_t data = file_bytes(trainer->job.data.path) + file_bytes(trainer->job.data.labels);
-    return trainer_micro_batch(&trainer->job, &trainer->model_config, data, own_memory(trainer),
-                               &trainer->micro_batch, err);
+    return trainer_micro_batch(&trainer->job, &trainer->model_config, data_bytes(trainer),
+                               own_memory(trainer), &trainer->micro_batch, err);
+}
+
+/* All memory that passes need is taken here, so here is where it may lack. */
+static inspan_status_t open_model(trainer_t *trainer, inspan_error_t *err)
+{
+    if (nn_data_reserve(trainer->data, trainer->micro_batch) != INSPAN_OK)
+        return error_set(err, INSPAN_NO_MEMORY, "no memory for batches of %u samples", trainer->micro_batch);
+    return nn_model_open(&trainer->model_config, trainer->micro_batch, trainer->threads, &trainer->model,
+                         err);
+}
+
+static void note(const trainer_t *trainer, const char *text)
+{
+    if (trainer->out != NULL) fprintf(trainer->out, "%s\n", text);
+    if (trainer->hooks.note != NULL) trainer->hooks.note(trainer->hooks.context, text);
+}
+
+/* What does not fit is halved: results differ by rounding alone. */
+static inspan_status_t open_fitting_model(trainer_t *trainer, inspan_error_t *err)
+{
+    char text[256];
+    const uint32_t wished = trainer->micro_batch;
+    inspan_status_t status = open_model(trainer, err);
+    while (status == INSPAN_NO_MEMORY && trainer->micro_batch > 1) {
+        trainer->micro_batch /= 2;
+        status = open_model(trainer, err);
+    }
+    if (status != INSPAN_OK || trainer->micro_batch == wished) return status;
+    snprintf(text, sizeof text, "no memory for micro-batches of %u samples: goes on with %u", wished,
+             trainer->micro_batch);
+    note(trainer, text);
+    return INSPAN_OK;
 }
 
 static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *err)
@@ -51,12 +87,10 @@ static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *e
     if (status != INSPAN_OK) return status;
     nn_data_shape(trainer->data, &trainer->model_config);
     status = choose_micro_batch(trainer, err);
-    if (status == INSPAN_OK && nn_data_reserve(trainer->data, trainer->micro_batch) != INSPAN_OK)
-        status =
-            error_set(err, INSPAN_NO_MEMORY, "no memory for batches of %u samples", trainer->micro_batch);
+    if (status == INSPAN_OK) status = open_fitting_model(trainer, err);
     if (status == INSPAN_OK)
-        status = nn_model_open(&trainer->model_config, trainer->micro_batch, trainer->threads,
-                               &trainer->model, err);
+        status = job_memory(&trainer->job, &trainer->model_config, trainer->micro_batch, data_bytes(trainer),
+                            &trainer->memory_predicted, err);
     if (status != INSPAN_OK) return status;
     trainer->n_params = nn_model_params(trainer->model, &trainer->params);
     return nn_optimizer_open(&optimizer, trainer->params, trainer->n_params, trainer->model_config.dtype,
@@ -127,6 +161,9 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
                                         .first_step = trainer->first_step,
                                         .seed = trainer->job.train.seed,
                                         .micro_batch = trainer->micro_batch,
+                                        .equal_shares = strcmp(trainer->job.sync.split, "equal") == 0,
+                                        .calibrate = trainer_calibrate,
+                                        .context = trainer,
                                         .drop = strcmp(trainer->job.on_loss, "drop") == 0};
     options.dtype = trainer->model_config.dtype == NN_FP64 ? INSPAN_FP64 : INSPAN_FP32;
     options.n_state = nn_optimizer_state(trainer->optimizer, &moments);
@@ -247,6 +284,7 @@ static inspan_status_t compute(trainer_t *trainer, const inspan_work_t *work, in
 {
     inspan_tally_t tally = {0};
     inspan_status_t status = INSPAN_OK;
+    const ns_t input = trainer->input, evaluation = trainer->evaluation;
     if (trainer->hooks.computing != NULL) trainer->hooks.computing(trainer->hooks.context, work);
     if (work->saving) {
         if (trainer->saver != NULL && saver_finish(trainer->saver, work->view) == INSPAN_PENDING)
@@ -259,6 +297,8 @@ static inspan_status_t compute(trainer_t *trainer, const inspan_work_t *work, in
             status = trainer_evaluate(trainer, work, &tally, err);
         if (status == INSPAN_OK) status = backward(trainer, work, &tally.loss_sum, err);
     }
+    const inspan_timing_t apart = {trainer->input - input, trainer->evaluation - evaluation};
+    inspan_elastic_timing(trainer->elastic, &apart);
     return status == INSPAN_OK ? inspan_elastic_computed(trainer->elastic, &tally, err) : status;
 }
 
@@ -296,6 +336,7 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
     inspan_status_t status =
         nn_optimizer_apply_some(trainer->optimizer, trainer->reduced, (double)work->samples_counted,
                                 work->step, work->apply, &norm, err);
+    const ns_t updated = os_now();
     if (status != INSPAN_OK) return status;
     trainer->loss = work->tally.loss_sum / (double)work->samples_counted;
     if (work->step == trainer->first_step) trainer->loss_first = trainer->loss;
@@ -305,9 +346,11 @@ static inspan_status_t apply(trainer_t *trainer, const inspan_work_t *work, insp
     const bool compared = trainer_is_due(trainer, trainer->job.train.check_every, trainer->step);
     if (trainer->hooks.applied != NULL || compared) trainer->param_hash = trainer_hash(trainer);
     if (compared) inspan_elastic_hint(trainer->elastic, trainer->param_hash);
-    trainer->compute += os_now() - start;
+    trainer->update += os_now() - start;
     trainer->trained = os_now() - trainer->evaluation;
     if (trainer->saver != NULL) saver_committed(trainer->saver, work->step, work->view, leads(trainer, work));
+    const inspan_timing_t apart = {.other_ns = os_now() - updated};
+    inspan_elastic_timing(trainer->elastic, &apart);
     if (trainer->hooks.applied != NULL)
         trainer->hooks.applied(trainer->hooks.context, work->step, trainer->param_hash);
     trainer_report(trainer);

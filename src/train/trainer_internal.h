@@ -10,6 +10,7 @@
 struct trainer {
     job_config_t job;
     uint32_t threads, micro_batch;
+    uint64_t memory_predicted; /* bytes that this worker takes with that micro-batch */
     FILE *out;
     trainer_hooks_t hooks;
 
@@ -34,7 +35,8 @@ struct trainer {
     uint64_t param_hash;      /* of the weights when they were last compared */
     ns_t started, ended;      /* the first work, the end of trainer_run */
     ns_t trained;             /* when the last step was applied, evaluations left out */
-    ns_t compute, input;      /* of steps */
+    ns_t compute, update;     /* of steps: forward and backward; the optimiser */
+    ns_t input;               /* of steps */
     ns_t evaluation;          /* looking at held-out samples */
     ns_t
         recent[TRAIN_RECENT]; /* when the last steps ended, evaluations left out, by applied % TRAIN_RECENT */
@@ -50,6 +52,9 @@ bool trainer_is_due(const trainer_t *trainer, uint64_t every, uint64_t step);
 /* The held-out samples of these leases, with the weights as they are, added to *tally. */
 inspan_status_t trainer_evaluate(trainer_t *trainer, const inspan_work_t *work, inspan_tally_t *tally,
                                  inspan_error_t *err);
+
+/* For inspan_elastic_options_t: what micro-batches of some sizes take here, a second in all. */
+void trainer_calibrate(void *trainer);
 
 /* Hash of the weights as they lie in memory. */
 uint64_t trainer_hash(const trainer_t *trainer);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "platform/json/json.h"
 #include "platform/os/os_time.h"
@@ -45,12 +46,16 @@ void trainer_report(trainer_t *trainer)
         .loss = trainer->loss,
         .validation_loss = trainer->validation,
         .samples_per_s = trainer_speed(trainer, now),
-        .compute_s = ns_to_s(trainer->compute),
+        .compute_s = ns_to_s(trainer->compute + trainer->update),
         .exposed_comm_s = ns_to_s(stats.exposed_ns),
         .input_s = ns_to_s(trainer->input),
         .bytes_sent = stats.bytes_sent,
         .samples_recomputed = stats.samples_recomputed,
         .param_hash = stats.full ? trainer->param_hash : 0,
+        .pace_sample_ns = (uint64_t)stats.sample_ns,
+        .pace_step_ns = (uint64_t)stats.step_ns,
+        .share_samples = stats.share,
+        .run_samples = stats.run,
     };
     if (trainer->hooks.progress != NULL) trainer->hooks.progress(trainer->hooks.context, &progress);
     write_line(trainer, &progress, &stats, now);
@@ -73,13 +78,50 @@ static void add_elastic(json_t *out, const inspan_elastic_stats_t *stats)
     json_set_number(out, "recovery_worst_s", ns_to_s(stats->recovery_worst_ns));
 }
 
+/* How fast this member was, and what that did to the split. */
+static void add_pace(json_t *out, const trainer_t *trainer, const inspan_elastic_stats_t *stats)
+{
+    inspan_verdict_t verdicts[INSPAN_VERDICTS_MAX];
+    const uint32_t n = inspan_elastic_verdicts(trainer->elastic, verdicts);
+    const double compute = ns_to_s(trainer->compute);
+    json_t *list = json_array();
+    json_set_number(out, "speed", compute > 0 ? (double)stats->samples / compute : 0);
+    json_set_number(out, "pace_sample_s", stats->sample_ns / NS_PER_S);
+    json_set_number(out, "pace_uncertainty", stats->uncertainty);
+    json_set_number(out, "pace_step_s", stats->step_ns / NS_PER_S);
+    json_set_number(out, "last_share", (double)stats->share);
+    json_set_number(out, "run", (double)stats->run);
+    json_set_number(out, "last_run", (double)stats->last_run);
+    json_set_number(out, "reduce_s", ns_to_s(stats->reduce_ns));
+    json_set_number(out, "steals", (double)stats->steals);
+    json_set_number(out, "samples_stolen", (double)stats->samples_stolen);
+    json_set_number(out, "resplits", (double)stats->resplits);
+    json_set_number(out, "rested_s", ns_to_s(stats->rested_ns));
+    for (uint32_t i = 0; i < n; i++) {
+        json_t *verdict = json_object();
+        json_set_number(verdict, "step", (double)verdicts[i].step);
+        json_set_string(verdict, "cause", verdicts[i].cause);
+        json_set_number(verdict, "factor", verdicts[i].factor);
+        json_set_string(verdict, "evidence", verdicts[i].evidence);
+        json_append(list, verdict);
+    }
+    json_set(out, "verdicts", list);
+}
+
+static uint64_t peak_memory(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
+}
+
 char *trainer_summary(const trainer_t *trainer)
 {
     char hash[17];
     inspan_elastic_stats_t stats;
     inspan_elastic_stats(trainer->elastic, &stats);
     const uint64_t all_samples = (trainer->step - trainer->first_step) * trainer->job.train.global_batch;
-    const double wall = ns_to_s(trainer->ended - trainer->started), compute = ns_to_s(trainer->compute);
+    const double wall = ns_to_s(trainer->ended - trainer->started),
+                 compute = ns_to_s(trainer->compute + trainer->update);
     const double stepping = ns_to_s(trainer->trained - trainer->started);
     snprintf(hash, sizeof hash, "%016" PRIx64, trainer->param_hash);
     if (!stats.full) hash[0] = '\0'; /* a newcomer to the end: some parameters never came */
@@ -92,7 +134,9 @@ char *trainer_summary(const trainer_t *trainer)
     json_set_number(out, "samples_per_s",
                     stepping > 0 ? (double)(trainer->applied * trainer->job.train.global_batch) / stepping
                                  : 0);
-    json_set_number(out, "speed", compute > 0 ? (double)stats.samples / compute : 0);
+    add_pace(out, trainer, &stats);
+    json_set_number(out, "memory_predicted", (double)trainer->memory_predicted);
+    json_set_number(out, "memory_peak", (double)peak_memory());
     json_set_number(out, "loss_first", trainer->loss_first);
     json_set_number(out, "loss_last", trainer->loss);
     json_set_number(out, "validation_first", trainer->validation_first);

@@ -43,15 +43,27 @@ static void push_todo(inspan_elastic_t *e, const elastic_action_t *action)
         (driver_todo_t){action->type, action->bucket, action->peer, action->step, action->view};
 }
 
-static void note_owners(inspan_elastic_t *e)
+uint64_t driver_samples(const inspan_elastic_t *e, uint32_t lease)
+{
+    uint64_t first = 0, n = 0;
+    elastic_samples(e->options.batch, e->buckets.leases, lease, &first, &n);
+    return n;
+}
+
+/* opens: the table, before anybody takes over what another one had. */
+static void note_owners(inspan_elastic_t *e, bool opens)
 {
     const uint32_t *numbers = NULL;
     uint32_t index = 0;
+    uint64_t share = 0;
     elastic_members(e->machine, &numbers, &index);
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++) {
         const uint32_t owner = elastic_owner(e->machine, lease);
         if (owner < ELASTIC_MEMBERS_MAX) e->owner[lease] = numbers[owner];
+        if (opens) e->own[lease] = owner == index;
+        if (owner == index) share += driver_samples(e, lease);
     }
+    if (opens) driver_pace_opened(e, share);
 }
 
 static void note_commit(inspan_elastic_t *e)
@@ -70,6 +82,7 @@ static void note_commit(inspan_elastic_t *e)
               elastic_step(e->machine), elastic_view(e->machine), e->stats.samples_recomputed);
     memset(commit, 0, sizeof *commit);
     commit->light = elastic_light(e->machine);
+    driver_pace_committed(e, commit->light);
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++)
         if (!elastic_has(&dropped, lease)) commit->counted.words[lease / 64] |= UINT64_C(1) << lease % 64;
     for (uint32_t chunk = 0; chunk + 1 < e->buckets.n; chunk++)
@@ -91,7 +104,8 @@ static void perform(void *context, const elastic_action_t *action)
             e->send_failed = true;
         return;
     }
-    if (action->type == ELASTIC_DO_WORK || action->type == ELASTIC_DO_MORE) note_owners(e);
+    if (action->type == ELASTIC_DO_WORK || action->type == ELASTIC_DO_MORE)
+        note_owners(e, action->type == ELASTIC_DO_WORK);
     if (action->type == ELASTIC_DO_MORE) return; /* whoever waits is woken by the event that brought it */
     if (action->type == ELASTIC_DO_COMMIT) note_commit(e);
     push_todo(e, action);
@@ -109,10 +123,12 @@ static void note_phase(inspan_elastic_t *e, elastic_phase_t before)
     log_debug("step %" PRIu64 ": voted in view %" PRIu64, elastic_step(e->machine), elastic_view(e->machine));
 }
 
-inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *event)
+inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *given)
 {
     const elastic_phase_t before = elastic_phase(e->machine);
-    const inspan_status_t status = elastic_handle(e->machine, event);
+    elastic_event_t event = *given;
+    event.now = os_now();
+    const inspan_status_t status = elastic_handle(e->machine, &event);
     note_phase(e, before);
     if (status == INSPAN_PENDING) { /* each view has a communicator of its own: cannot be */
         inspan_error_t err;
@@ -128,7 +144,7 @@ inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *event)
     return status;
 }
 
-static void feed(inspan_elastic_t *e, const elastic_event_t *event)
+void driver_feed_locked(inspan_elastic_t *e, const elastic_event_t *event)
 {
     pthread_mutex_lock(&e->lock);
     driver_feed(e, event);
@@ -155,6 +171,7 @@ static void on_done(void *context, exchange_kind_t kind, uint32_t index, inspan_
     inspan_elastic_t *e = context;
     pthread_mutex_lock(&e->lock);
     if (status == INSPAN_OK) {
+        if (kind == EXCHANGE_REDUCE) driver_pace_reduced(e, index);
         if (kind == EXCHANGE_REDUCE || kind == EXCHANGE_TAKE) bucket_is_here(e, index);
         if (kind == EXCHANGE_COPY) e->copies[index].finished++;
         if (kind == EXCHANGE_COMPARE) e->compared = true;
@@ -222,7 +239,9 @@ inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan
                                      .leases = e->buckets.leases,
                                      .buckets = e->buckets.n,
                                      .layout = hash64(settings, sizeof settings, 0),
-                                     .drop = options->drop};
+                                     .drop = options->drop,
+                                     .policy =
+                                         options->equal_shares ? (elastic_policy_t){0} : driver_policy()};
     e->stats.number = number;
     const inspan_status_t status = elastic_open(&config, perform, e, &e->machine);
     return status == INSPAN_OK ? status
@@ -244,6 +263,7 @@ inspan_status_t inspan_elastic_open(const inspan_views_t *views, const inspan_pa
     if (e->options.timeout_ns <= 0) e->options.timeout_ns = DEFAULT_TIMEOUT;
     e->parameters = parameters;
     for (uint32_t lease = 0; lease < ELASTIC_LEASES_MAX; lease++) e->owner[lease] = UINT32_MAX;
+    driver_pace_open(e);
     pthread_mutex_init(&e->lock, NULL);
     os_cond_open(&e->changed);
     status = open_parts(e, n, err);
@@ -295,6 +315,9 @@ static bool start_operation(inspan_elastic_t *e, const driver_todo_t *todo)
         if (exchange_room(e->exchange) <= ROOM_KEPT) return false;
         log_debug("step %" PRIu64 ": bucket %u is reduced in view %" PRIu64, todo->step, todo->bucket,
                   e->view);
+        pthread_mutex_lock(&e->lock);
+        e->pace.reduce_started[todo->bucket] = os_now();
+        pthread_mutex_unlock(&e->lock);
         status = exchange_reduce(e->exchange, todo->bucket);
     } else if (todo->type == ELASTIC_DO_PASS) {
         status = exchange_pass(e->exchange, todo->bucket, todo->peer);
@@ -355,11 +378,8 @@ bool driver_run_todo(inspan_elastic_t *e)
 static uint64_t samples_of(const inspan_elastic_t *e, const elastic_set_t *counted)
 {
     uint64_t samples = 0;
-    for (uint32_t lease = 0; lease < e->buckets.leases; lease++) {
-        uint64_t first = 0, n = 0;
-        elastic_samples(e->options.batch, e->buckets.leases, lease, &first, &n);
-        samples += elastic_has(counted, lease) ? n : 0;
-    }
+    for (uint32_t lease = 0; lease < e->buckets.leases; lease++)
+        samples += elastic_has(counted, lease) ? driver_samples(e, lease) : 0;
     return samples;
 }
 
@@ -406,126 +426,13 @@ static void take_commit(inspan_elastic_t *e, inspan_work_t *work)
     work->samples_counted = commit.light ? 0 : samples_of(e, &commit.counted);
     work->apply = mask_of(e, &commit.applies);
     e->applying = true;
+    e->applying_light = commit.light;
+    e->applied_step = step;
     if (!commit.light)
         driver_note_ledger(e, step);
     else
         driver_tell_ledger(e);
     note_recovery(e);
-}
-
-/* ---- COMPUTE --------------------------------------------------------------------------------- */
-
-static void say_ready(inspan_elastic_t *e, uint32_t bucket)
-{
-    const elastic_event_t event = {.type = ELASTIC_EV_READY, .view = e->view, .bucket = bucket};
-    feed(e, &event);
-}
-
-static uint32_t left_to_compute(const inspan_elastic_t *e)
-{
-    const elastic_set_t all = elastic_contribution(e->machine), done = elastic_computed(e->machine);
-    uint32_t n = 0;
-    for (int w = 0; w < 4; w++) n += (uint32_t)__builtin_popcountll(all.words[w] & ~done.words[w]);
-    return n;
-}
-
-/* A run of leases in one micro-batch, the odd rest first: the last one, behind which reductions hide, is a
- * whole one. */
-static bool next_run(inspan_elastic_t *e, inspan_work_t *work)
-{
-    const uint64_t fit = e->options.micro_batch / e->largest_lease;
-    const uint32_t most = fit < 1 ? 1 : fit > ELASTIC_LEASES_MAX ? ELASTIC_LEASES_MAX : (uint32_t)fit;
-    pthread_mutex_lock(&e->lock);
-    work->light = elastic_light(e->machine);
-    const uint32_t rest =
-        work->light ? ELASTIC_LEASES_MAX : left_to_compute(e) % most; /* light: all at once */
-    elastic_grant(e->machine, rest > 0 ? rest : most, &work->first_lease, &work->leases, &work->last);
-    work->step = elastic_step(e->machine);
-    for (uint32_t i = 0; i < work->leases; i++) {
-        uint64_t first = 0, n = 0;
-        elastic_samples(e->options.batch, e->buckets.leases, work->first_lease + i, &first, &n);
-        if (i == 0) work->first_sample = work->step * e->options.batch + first;
-        work->samples += n;
-        if (e->recompute[work->first_lease + i] && !work->light) e->stats.samples_recomputed += n;
-    }
-    pthread_mutex_unlock(&e->lock);
-    return work->leases > 0;
-}
-
-/* No leases (any more): what is in the local sums, perhaps nothing, is final. */
-static void contribute_at_once(inspan_elastic_t *e, bool light)
-{
-    e->working = false;
-    for (uint32_t b = light ? e->buckets.n - 1 : 0; b < e->buckets.n; b++) say_ready(e, b);
-}
-
-static bool take_run(inspan_elastic_t *e, inspan_work_t *work)
-{
-    if (!e->working) return false;
-    *work = (inspan_work_t){.type = INSPAN_WORK_COMPUTE, .view = e->view, .total_leases = e->buckets.leases};
-    if (!next_run(e, work)) {
-        if (work->last) contribute_at_once(e, work->light);
-        return false;
-    }
-    work->saving = work->step == e->options.steps + 1;
-    if (work->light) {
-        work->first_sample = work->samples = 0;
-    } else {
-        e->stats.samples += work->samples;
-        if (work->last) ddp_buckets_begin_round(&e->buckets);
-        ddp_buckets_mark(&e->buckets, work->first_lease, work->leases, e->stats.number);
-    }
-    e->misuse.status = INSPAN_OK;
-    e->open = *work;
-    e->has_open = true;
-    log_debug("step %" PRIu64 ": computes %" PRIu64 " samples in view %" PRIu64, work->step, work->samples,
-              e->view);
-    return true;
-}
-
-void inspan_elastic_ready(inspan_elastic_t *e, uint32_t parameter)
-{
-    uint32_t bucket = 0;
-    bool full = false;
-    inspan_status_t status = INSPAN_INVALID;
-    const bool expected = e->has_open && e->open.last && !e->open.light;
-    if (expected) status = ddp_buckets_ready(&e->buckets, parameter, &bucket, &full);
-    if (status != INSPAN_OK && e->misuse.status == INSPAN_OK)
-        error_set(&e->misuse, status, "the gradient of parameter %u was ready %s", parameter,
-                  expected ? "twice in one pass" : "before the last pass");
-    if (!full) return;
-    say_ready(e, bucket);
-    driver_run_todo(e);
-    driver_pump_copies(e);
-}
-
-inspan_status_t inspan_elastic_computed(inspan_elastic_t *e, const inspan_tally_t *tally, inspan_error_t *err)
-{
-    inspan_error_t unused;
-    if (err == NULL) err = &unused;
-    if (!e->has_open) return error_set(err, INSPAN_INVALID, "nothing was to be computed");
-    const inspan_work_t work = e->open;
-    const uint32_t incomplete =
-        work.last && !work.light ? ddp_buckets_incomplete(&e->buckets) : e->buckets.n - 1;
-    if (e->misuse.status != INSPAN_OK) return error_set(err, e->misuse.status, "%s", e->misuse.text);
-    if (incomplete + 1 < e->buckets.n)
-        return error_set(err, INSPAN_INVALID, "%u gradients of bucket %u were never ready",
-                         e->buckets.missing[incomplete], incomplete);
-    const ddp_tally_t sums = {tally->loss_sum, tally->evaluation_loss_sum, tally->evaluation_samples,
-                              tally->evaluation_right};
-    if (work.light) ddp_buckets_mark(&e->buckets, work.first_lease, work.leases, e->stats.number);
-    ddp_buckets_add(&e->buckets, &sums);
-    log_debug("step %" PRIu64 ": computed %" PRIu64 " samples in view %" PRIu64, work.step, work.samples,
-              e->view);
-    const elastic_event_t event = {.type = ELASTIC_EV_COMPUTED, .lease = work.first_lease, .n = work.leases};
-    feed(e, &event);
-    e->has_open = false;
-    if (work.last) {
-        e->working = false;
-        say_ready(e, e->buckets.n - 1);
-    }
-    driver_run_todo(e);
-    return INSPAN_OK;
 }
 
 /* ---- The loop -------------------------------------------------------------------------------- */
@@ -561,12 +468,25 @@ static inspan_status_t wait_for_news(inspan_elastic_t *e, inspan_error_t *err)
                      ns_to_s(now - e->idle_since), e->view, e->world);
 }
 
+/* As this machine's owner wishes; whatever happens meanwhile is seen to at once. true: look again. */
+static bool rested(inspan_elastic_t *e)
+{
+    const ns_t start = os_now(), until = e->working ? driver_pace_rest(e, start) : 0;
+    if (until == 0) return false;
+    pthread_mutex_lock(&e->lock);
+    const bool rests = !elastic_light(e->machine) && driver_left(e) > 0;
+    if (rests && !e->news && !e->poked) os_cond_wait_until(&e->changed, &e->lock, until);
+    e->stats.rested_ns += os_now() - start;
+    pthread_mutex_unlock(&e->lock);
+    return rests;
+}
+
 static void maybe_leave(inspan_elastic_t *e)
 {
     if (e->leaving || !e->attached || !e->views->leaving(e->views->context)) return;
     const elastic_event_t event = {.type = ELASTIC_EV_LEAVE};
     e->leaving = true;
-    feed(e, &event);
+    driver_feed_locked(e, &event);
 }
 
 /* Enter the next view. *gone: this member was let go. */
@@ -587,6 +507,7 @@ static inspan_status_t advance(inspan_elastic_t *e, inspan_work_t *work, inspan_
     for (;;) {
         inspan_status_t status = look(e, err);
         if (status != INSPAN_OK) return status;
+        driver_look_at_vitals(e);
         if (driver_run_todo(e) && !driver_gives(e)) {
             take_commit(e, work);
             return INSPAN_OK;
@@ -602,7 +523,8 @@ static inspan_status_t advance(inspan_elastic_t *e, inspan_work_t *work, inspan_
         }
         maybe_leave(e);
         driver_pump_copies(e);
-        if (take_run(e, work)) return INSPAN_OK;
+        if (rested(e)) continue;
+        if (driver_take_run(e, work)) return INSPAN_OK;
         status = wait_for_news(e, err);
         if (status != INSPAN_OK) return status;
     }
@@ -616,6 +538,18 @@ static bool trains(inspan_elastic_t *e)
     return is;
 }
 
+/* The update of the step is done, the local sums begin anew. */
+static void finish_apply(inspan_elastic_t *e)
+{
+    ddp_buckets_clear(&e->buckets);
+    driver_pace_applied(e, e->applying_light);
+    if (!e->applying_light) {
+        driver_judge_step(e, e->applied_step);
+        driver_look_for_burden(e, e->applied_step);
+    }
+    e->applying = false;
+}
+
 inspan_status_t inspan_elastic_next(inspan_elastic_t *e, inspan_work_t *work, inspan_error_t *err)
 {
     inspan_error_t unused;
@@ -626,11 +560,12 @@ inspan_status_t inspan_elastic_next(inspan_elastic_t *e, inspan_work_t *work, in
     if (e->has_open && !e->open.saving)
         return error_set(err, INSPAN_INVALID, "the last work was never computed");
     e->has_open = false;
-    if (e->applying) ddp_buckets_clear(&e->buckets);
-    e->applying = false;
+    if (e->applying) finish_apply(e);
     e->idle_since = 0;
+    const ns_t rested = e->stats.rested_ns;
     const inspan_status_t status = advance(e, work, err);
-    if (counts) e->stats.exposed_ns += os_now() - start;
+    driver_pace_handed(e);
+    if (counts) e->stats.exposed_ns += os_now() - start - (e->stats.rested_ns - rested);
     return status;
 }
 
@@ -670,6 +605,7 @@ void inspan_elastic_stats(const inspan_elastic_t *elastic, inspan_elastic_stats_
     inspan_comm_stats_t now = {0};
     pthread_mutex_lock(&e->lock);
     *stats = e->stats;
+    driver_pace_stats(e, stats);
     if (e->comm != NULL) inspan_comm_stats(e->comm, &now);
     pthread_mutex_unlock(&e->lock);
     stats->bytes_sent += now.bytes_sent;

@@ -20,6 +20,9 @@
 #include <inspan/elastic.h>
 
 #include "comm/comm.h"
+#include "core/partition/pace.h"
+#include "core/partition/plan.h"
+#include "core/partition/verdict.h"
 #include "core/step/elastic.h"
 #include "ddp/buckets.h"
 #include "ddp/exchange.h"
@@ -57,6 +60,37 @@ typedef struct driver_array {
     uint64_t count;
 } driver_array_t;
 
+#define DRIVER_VITALS     16
+#define DRIVER_REDUCTIONS 8 /* steps that the time of reductions is the least of */
+
+/* How fast this member is, and what its machine's owner allows. */
+typedef struct driver_pace {
+    /* the training thread's */
+    pace_model_t model;
+    ns_t handed_at;        /* the work that is out, where its time counts; 0: none is */
+    inspan_timing_t apart; /* of it */
+    double input_ns;       /* of a sample, smoothed */
+    double allowed;        /* 0 .. 1 of this machine, its owner's word */
+    ns_t rest_until;       /* no run begins before */
+    bool has_vitals;
+    partition_vitals_t vitals;                 /* the newest */
+    partition_vitals_t applied;                /* that the model was scaled by last */
+    partition_vitals_t history[DRIVER_VITALS]; /* at the ends of the last steps, by `steps` */
+    local_limit_t limit;                       /* why `allowed` is below 1 */
+    uint64_t steps;
+    uint32_t changes; /* of speed, seen */
+    ns_t doubted_at;  /* when the newest was seen, whose cause does not show yet; 0: none */
+    inspan_verdict_t verdicts[INSPAN_VERDICTS_MAX];
+    uint32_t n_verdicts; /* ever */
+    /* under lock */
+    uint64_t table_step, table_view; /* of stats.share, by step + 1 */
+    elastic_pace_t told;             /* to the machine */
+    ns_t reduce_started[ELASTIC_BUCKETS_MAX];
+    ns_t reduced_at, reducing; /* the last end; in this step, all together */
+    ns_t reductions[DRIVER_REDUCTIONS];
+    uint32_t n_reductions; /* ever, in this view */
+} driver_pace_t;
+
 struct inspan_elastic {
     const inspan_views_t *views;
     inspan_elastic_options_t options;     /* without state */
@@ -85,10 +119,13 @@ struct inspan_elastic {
     uint32_t
         owner[ELASTIC_LEASES_MAX]; /* number of who was given the lease in this step; UINT32_MAX: nobody */
     bool recompute[ELASTIC_LEASES_MAX]; /* its owner is lost */
+    bool own[ELASTIC_LEASES_MAX];       /* this member's by the step's table */
     driver_copy_t copies[DRIVER_COPIES];
 
     /* the training thread's */
     bool attached, working, applying, leaving, left, ended, is_full;
+    bool applying_light; /* the APPLY that is out */
+    uint64_t applied_step;
     bool same_model; /* a newcomer's: seen to be that of the members */
     uint64_t view, views_seen;
     uint32_t world, rank, numbers[ELASTIC_MEMBERS_MAX];
@@ -102,6 +139,8 @@ struct inspan_elastic {
     uint64_t span_told;             /* its last step + 1 when it was told */
     ns_t span_told_at;
     ns_t idle_since, recovering_since;
+    driver_pace_t pace;
+    plan_leave_t leave; /* the leader's */
     inspan_elastic_stats_t stats;
 };
 
@@ -109,12 +148,19 @@ struct inspan_elastic {
 
 /* Feed the machine; the lock is held. A failure for good is kept. */
 inspan_status_t driver_feed(inspan_elastic_t *e, const elastic_event_t *event);
+void driver_feed_locked(inspan_elastic_t *e, const elastic_event_t *event); /* takes the lock */
+uint64_t driver_samples(const inspan_elastic_t *e, uint32_t lease);         /* of that lease */
 /* With the first view: the worker's number is known. */
 inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan_error_t *err);
 void driver_fail(inspan_elastic_t *e, const inspan_error_t *err); /* lock held; the first counts */
 
 /* Carry out what is queued, as far as it can be now. true: a COMMIT is next. Training thread. */
 bool driver_run_todo(inspan_elastic_t *e);
+
+/* driver_compute.c: training thread */
+
+uint32_t driver_left(const inspan_elastic_t *e); /* lock held: leases granted and not computed */
+bool driver_take_run(inspan_elastic_t *e, inspan_work_t *work); /* false: nothing to compute just now */
 
 /* driver_view.c: training thread */
 
@@ -129,6 +175,39 @@ inspan_status_t driver_chunks_open(inspan_elastic_t *e, inspan_error_t *err);
 bool driver_start_copy(inspan_elastic_t *e, const driver_todo_t *todo); /* false: no room just now */
 void driver_pump_copies(inspan_elastic_t *e);
 bool driver_gives(const inspan_elastic_t *e); /* a chunk is still being sent */
+
+/* driver_pace.c: training thread; "lock": with the lock held */
+
+void driver_pace_open(inspan_elastic_t *e);
+void driver_pace_handed(inspan_elastic_t *e); /* work is handed out now */
+void driver_pace_computed(inspan_elastic_t *e, const inspan_work_t *work);
+void driver_pace_applied(inspan_elastic_t *e, bool light);
+void driver_pace_reduced(inspan_elastic_t *e, uint32_t bucket); /* lock; any thread */
+void driver_pace_committed(inspan_elastic_t *e, bool light);    /* lock; any thread */
+void driver_pace_opened(inspan_elastic_t *e, uint64_t share);   /* lock; any thread: the table is here */
+void driver_pace_view(inspan_elastic_t *e);                     /* lock */
+void driver_pace_tell(inspan_elastic_t *e);                     /* lock; before a vote or report */
+uint32_t driver_pace_next_run(const inspan_elastic_t *e, uint32_t left, bool sealed); /* lock; leases */
+ns_t driver_pace_rest(inspan_elastic_t *e, ns_t now); /* until when no run is to begin; 0: it may */
+void driver_pace_stats(const inspan_elastic_t *e, inspan_elastic_stats_t *stats); /* lock */
+ns_t driver_pace_reduce_ns(const inspan_elastic_t *e);                            /* lock; 0: not known */
+/* All members of a first view, the same on all. */
+inspan_status_t driver_pace_share(inspan_elastic_t *e, elastic_pace_t paces[ELASTIC_MEMBERS_MAX],
+                                  inspan_error_t *err);
+
+/* driver_verdict.c: training thread */
+
+void driver_look_at_vitals(inspan_elastic_t *e);
+void driver_judge(inspan_elastic_t *e, uint64_t step);      /* after a run */
+void driver_judge_step(inspan_elastic_t *e, uint64_t step); /* after a step */
+
+/* driver_leave.c: training thread */
+
+void driver_look_for_burden(inspan_elastic_t *e, uint64_t step); /* after a step: the leader */
+
+/* driver_policy.c */
+
+elastic_policy_t driver_policy(void);
 
 /* driver_ledger.c: training thread */
 

@@ -160,16 +160,19 @@ static void note_losses(inspan_elastic_t *e, const worker_view_t *view, ns_t sin
     if (e->recovering_since == 0) e->recovering_since = since;
 }
 
-static void tell_machine(inspan_elastic_t *e, const worker_view_t *view)
+static void tell_machine(inspan_elastic_t *e, const worker_view_t *view, const elastic_pace_t *paces)
 {
     const elastic_event_t event = {.type = ELASTIC_EV_VIEW,
                                    .view = view->number,
                                    .first_view = view->first,
                                    .n = view->world,
                                    .numbers = view->numbers,
-                                   .index = view->rank};
+                                   .index = view->rank,
+                                   .paces = paces};
     pthread_mutex_lock(&e->lock);
     e->voted_at = 0;
+    driver_pace_view(e);
+    driver_pace_tell(e); /* the report follows */
     driver_feed(e, &event);
     pthread_mutex_unlock(&e->lock);
 }
@@ -200,6 +203,7 @@ inspan_status_t driver_enter_view(inspan_elastic_t *e, inspan_error_t *err)
 {
     worker_view_t view = {0};
     inspan_cause_t cause;
+    elastic_pace_t paces[ELASTIC_MEMBERS_MAX];
     pthread_mutex_lock(&e->lock);
     const ns_t since = e->broken_at != 0 ? e->broken_at : os_now();
     pthread_mutex_unlock(&e->lock);
@@ -223,8 +227,10 @@ inspan_status_t driver_enter_view(inspan_elastic_t *e, inspan_error_t *err)
     pthread_mutex_unlock(&e->lock);
     exchange_attach(e->exchange, view.comm);
     status = compare(e, &view, err);
+    const bool shares = view.first && !e->options.equal_shares;
+    if (status == INSPAN_OK && shares) status = driver_pace_share(e, paces, err);
     if (status == INSPAN_OK && inspan_comm_cause(view.comm, &cause) == false) {
-        tell_machine(e, &view);
+        tell_machine(e, &view, shares ? paces : NULL);
         return listen(e, &view, err);
     }
     /* Over before it began: a member is lost already. */

@@ -269,6 +269,9 @@ void elastic_set_pace(elastic_t *e, const elastic_pace_t *pace);
  * gives the same answer until COMPUTED or DO_MORE. */
 void elastic_grant(const elastic_t *e, uint32_t most, uint32_t *first, uint32_t *n, bool *last);
 
+/* LAST is here: in this step and view there will be no other leases than those of elastic_contribution. */
+bool elastic_sealed(const elastic_t *e);
+
 elastic_phase_t elastic_phase(const elastic_t *e);
 elastic_role_t elastic_role(const elastic_t *e);
 bool elastic_is_leader(const elastic_t *e);

@@ -15,6 +15,11 @@ void elastic_grant(const elastic_t *e, uint32_t most, uint32_t *first, uint32_t 
     *last = set_count(left) == *n && e->sealed;
 }
 
+bool elastic_sealed(const elastic_t *e)
+{
+    return e->phase == ELASTIC_RUN && e->sealed;
+}
+
 elastic_phase_t elastic_phase(const elastic_t *e)
 {
     return e->phase;

@@ -1,0 +1,80 @@
+/*
+ * The leader, once a step: is the job predicted to be faster without one of its members? Then it says so to
+ * the manager, who decides. The step machine has already given few leases, or none, to who is slow; what is
+ * left is that its update, its rounding and its link hold the others up.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "worker/driver_internal.h"
+
+typedef struct measured {
+    double reduce_s; /* of all gradients, among n members */
+    uint32_t n;
+    uint64_t bytes;
+} measured_t;
+
+static double on_wire(uint32_t n)
+{
+    return n < 2 ? 0 : 2.0 * (n - 1) / n;
+}
+
+/* Each port carries 2 (n-1)/n of the bytes each way: what was measured among all, among fewer. (That the one
+ * who leaves had the slowest link is not known here.) */
+static void price(void *context, const plan_node_t *const *members, uint32_t n, uint64_t bytes,
+                  plan_reduction_t *reduction)
+{
+    const measured_t *measured = context;
+    (void)members;
+    const double part = (double)bytes / (double)measured->bytes;
+    reduction->seconds = measured->reduce_s * part * on_wire(n) / on_wire(measured->n);
+    for (uint32_t i = 0; i < n; i++) reduction->moved[i] = on_wire(n) * (double)bytes;
+}
+
+/* Lock held. false: not every full member's pace is known, or some are no full members yet. */
+static bool gather(const inspan_elastic_t *e, uint32_t n, plan_node_t *nodes)
+{
+    const double lease = (double)e->options.batch / (double)e->buckets.leases;
+    if (elastic_full_set(e->machine) != (n >= 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1)) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const elastic_pace_t pace = elastic_pace_of(e->machine, i);
+        if (pace.lease_ns == 0 || pace.most == 0) return false;
+        nodes[i] = (plan_node_t){.sample_s = (double)pace.lease_ns / lease / NS_PER_S,
+                                 .step_s = (double)pace.step_ns / NS_PER_S,
+                                 .up_bytes_per_s = INFINITY,
+                                 .down_bytes_per_s = INFINITY,
+                                 .micro_batch = (uint32_t)ceil(fmax(pace.last, 1) * lease)};
+    }
+    return true;
+}
+
+static void propose(inspan_elastic_t *e, uint64_t step, uint32_t number, const plan_node_t *node, double gain)
+{
+    local_verdict_t verdict = {.step = step, .started = step, .about = number, .factor = gain, .leave = true};
+    snprintf(verdict.evidence, sizeof verdict.evidence,
+             "predicted: %.1f %% faster without it (%.3g samples/s of its own, update %.3g s)",
+             100 * (gain - 1), 1 / node->sample_s, node->step_s);
+    e->views->verdict(e->views->context, &verdict);
+}
+
+void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
+{
+    plan_node_t nodes[ELASTIC_MEMBERS_MAX];
+    const uint32_t n = e->world;
+    double gain = 1;
+    if (e->options.equal_shares || e->views->verdict == NULL || n < 2 || n > PLAN_NODES_MAX) return;
+    pthread_mutex_lock(&e->lock);
+    const bool known =
+        elastic_is_leader(e->machine) && elastic_phase(e->machine) == ELASTIC_RUN && gather(e, n, nodes);
+    const measured_t measured = {ns_to_s(driver_pace_reduce_ns(e)), n, e->buckets.bytes};
+    pthread_mutex_unlock(&e->lock);
+    if (!known) return;
+    const plan_job_t job = {.gradient_bytes = e->buckets.bytes,
+                            .bucket_bytes = e->buckets.bytes / (e->buckets.n > 1 ? e->buckets.n - 1 : 1) + 1,
+                            .batch = e->options.batch,
+                            .leases = e->buckets.leases};
+    const plan_price_t by = {price, (void *)(uintptr_t)&measured};
+    const uint32_t burden = plan_leave_out(&e->leave, &job, nodes, e->numbers, n, 1, by, &gain);
+    if (burden != PLAN_NONE) propose(e, step, e->numbers[burden], &nodes[burden], gain);
+}
