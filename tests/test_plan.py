@@ -76,7 +76,7 @@ def test_plain_words(inspan, job):
     result = inspan.run(*imagined(job, a=(40, "1gbit"), b=(30, "1gbit"), c=(20, "20mbit")))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert "MB of gradients and 128 samples a step" in lines[0]
+    assert "MB of gradients and 128 samples a step" in lines[1]
     assert any(line.startswith("with a alone ") and line.endswith(" samples/s") for line in lines)
     assert any(line.startswith("adding b ") for line in lines)
     assert any(line.startswith("adding c ") and line.endswith(": slower (its link is the limit)") for line in lines)

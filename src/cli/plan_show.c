@@ -309,7 +309,7 @@ void plan_show(FILE *out, const plan_input_t *input, const plan_found_t *found)
 {
     char size[32], memory[32], name[256];
     snprintf(name, sizeof name, "%s", input->job.name);
-    fprintf(out, "%s: %s, %s of gradients and %" PRIu64 " samples a step, %s of memory a node\n",
+    fprintf(out, "%s: %s\n%s of gradients and %" PRIu64 " samples a step, %s of memory a node\n\n",
             table_clean(name), input->key, units_format_size(input->plan.gradient_bytes, size, sizeof size),
             input->plan.batch, units_format_size(input->plan.memory_bytes, memory, sizeof memory));
     show_nodes(out, input, found);

@@ -9,6 +9,9 @@
 /* A set is limited by its links if without them it would be faster by more than this. */
 #define LINK_GAIN 1.05
 
+/* Of the search for the time: the more, the fewer leases are left to be given one by one. */
+#define ROUNDS 14
+
 /* One set in work. */
 typedef struct team {
     const plan_job_t *job;
@@ -72,14 +75,14 @@ static uint32_t all_done_by(const team_t *team, double time, uint32_t *share)
     return sum;
 }
 
-/* Shares with the least max f_i, which is returned: by then all leases of a time just too short, the rest one
- * by one to whoever has it soonest. */
+/* Shares with the least max f_i, which is returned: all leases that are done by a time just too short, the
+ * rest one by one to whoever has it soonest. */
 static double split(team_t *team)
 {
     const uint32_t leases = team->job->leases;
     double low = 0, high = INFINITY;
     for (uint32_t i = 0; i < team->n; i++) high = fmin(high, ready_at(team, i, leases));
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         const double middle = (low + high) / 2;
         if (all_done_by(team, middle, team->share) <= leases)
             low = middle;

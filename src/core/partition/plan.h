@@ -115,7 +115,8 @@ typedef struct plan_answer {
                                      cannot be */
     uint32_t n_rungs;
     plan_rung_t rungs[PLAN_NODES_MAX];
-    uint32_t cable; /* node whose link is the slowest of those that fit, PLAN_NONE: none is below 1 Gbit/s */
+    uint32_t cable; /* node that a cable helps most, else the one with the slowest link; PLAN_NONE: all have 1
+                       Gbit/s */
     uint64_t cable_best;
     double cable_samples_per_s; /* of the best set if that node had a cable of 1 Gbit/s */
 } plan_answer_t;
@@ -138,11 +139,11 @@ typedef struct plan_leave {
 } plan_leave_t;
 
 /*
- * Once a step: index of the member without whom the job is predicted to be faster by more than
- * PLAN_LEAVE_GAIN, PLAN_NONE: nobody. It must be the same member in PLAN_LEAVE_STEPS calls in a row, twice as
- * many each time that it was taken out before (16 times at most). ids: names of the members that stay the
- * same over views. Never below `least` members. *gain (NULL is fine): the predicted factor of this call for
- * the member, 1 where there is none.
+ * Once a step: index of the member who should go because the job is predicted to be faster by more than
+ * PLAN_LEAVE_GAIN, without it or (one after the other) without it and some more; PLAN_NONE: nobody. It must
+ * be the same member in PLAN_LEAVE_STEPS calls in a row, twice as many each time that it was taken out before
+ * (16 times at most). ids: names of the members that stay the same over views. Never below `least` members.
+ * *gain (NULL is fine): the factor that this call predicts, 1 where nobody should go.
  */
 uint32_t plan_leave_out(plan_leave_t *state, const plan_job_t *job, const plan_node_t *nodes,
                         const uint32_t *ids, uint32_t n, uint32_t least, plan_price_t price, double *gain);

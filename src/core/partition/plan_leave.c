@@ -29,24 +29,63 @@ static void note_left(plan_leave_t *state, uint32_t id)
     state->left[place].times++;
 }
 
-/* The member without whom the others are fastest, and how much faster than with it. */
-static uint32_t find_burden(const plan_job_t *job, const plan_node_t *nodes, uint32_t n, plan_price_t price,
-                            double *gain)
+typedef struct leaving {
+    const plan_job_t *job;
+    const plan_node_t *nodes;
+    plan_price_t price;
+} leaving_t;
+
+static double speed_of(const leaving_t *leaving, uint64_t set)
+{
+    plan_prediction_t prediction;
+    plan_predict(leaving->job, leaving->nodes, set, leaving->price, &prediction);
+    return prediction.samples_per_s;
+}
+
+/* The member of `set` without whom the others are fastest; one of `kept` never. */
+static uint32_t least_missed(const leaving_t *leaving, uint64_t set, uint64_t kept, double *speed)
+{
+    uint32_t member = PLAN_NONE;
+    *speed = 0;
+    for (uint32_t i = 0; i < PLAN_NODES_MAX; i++) {
+        if ((set & ~kept & UINT64_C(1) << i) == 0) continue;
+        const double without = speed_of(leaving, set & ~(UINT64_C(1) << i));
+        if (member != PLAN_NONE && without <= *speed) continue;
+        member = i;
+        *speed = without;
+    }
+    return member;
+}
+
+/*
+ * Who goes first on the way to the best set that is found by letting one member go after the other, or to the
+ * fastest member alone; one step of that way may gain nothing by itself. PLAN_NONE where all together are
+ * best. *gain: that set against all together.
+ */
+static uint32_t find_burden(const leaving_t *leaving, uint32_t n, uint32_t least, double *gain)
 {
     const uint64_t all = n == PLAN_NODES_MAX ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+    const double together = speed_of(leaving, all);
+    double best = together, speed = 0;
     uint32_t burden = PLAN_NONE;
-    plan_prediction_t prediction;
-    plan_predict(job, nodes, all, price, &prediction);
-    const double together = prediction.samples_per_s;
-    *gain = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint64_t others = all & ~(UINT64_C(1) << i);
-        if (plan_bound(job, nodes, others) <= together * *gain) continue;
-        plan_predict(job, nodes, others, price, &prediction);
-        if (prediction.samples_per_s <= together * *gain) continue;
-        burden = i;
-        *gain = prediction.samples_per_s / together;
+    const uint32_t first = least_missed(leaving, all, 0, &speed);
+    uint64_t set = all;
+    for (uint32_t left = n, next = first; next != PLAN_NONE && left > least && left > 1; left--) {
+        set &= ~(UINT64_C(1) << next);
+        if (speed > best) {
+            best = speed;
+            burden = first;
+        }
+        if (n > PLAN_EXHAUSTIVE) break; /* that many sets take too long for a decision in each step */
+        next = left > 2 ? least_missed(leaving, set, 0, &speed) : PLAN_NONE;
     }
+    for (uint32_t i = 0; i < n && least <= 1; i++) {
+        const double alone = speed_of(leaving, UINT64_C(1) << i);
+        if (alone <= best) continue;
+        best = alone;
+        burden = least_missed(leaving, all, UINT64_C(1) << i, &speed);
+    }
+    *gain = best / together;
     return burden;
 }
 
@@ -55,7 +94,8 @@ uint32_t plan_leave_out(plan_leave_t *state, const plan_job_t *job, const plan_n
 {
     double factor = 1;
     uint32_t burden = PLAN_NONE;
-    if (n >= 2 && n <= PLAN_NODES_MAX && n > least) burden = find_burden(job, nodes, n, price, &factor);
+    const leaving_t leaving = {job, nodes, price};
+    if (n >= 2 && n <= PLAN_NODES_MAX && n > least) burden = find_burden(&leaving, n, least, &factor);
     if (gain != NULL) *gain = factor;
     if (burden == PLAN_NONE || factor <= PLAN_LEAVE_GAIN) {
         state->calls = 0;

@@ -123,24 +123,54 @@ static void look_around(const search_t *search, plan_answer_t *answer)
     }
 }
 
+static double slower_way(const plan_node_t *node)
+{
+    return fmin(node->up_bytes_per_s, node->down_bytes_per_s);
+}
+
+static void lay_cable(plan_node_t *node)
+{
+    node->up_bytes_per_s = fmax(node->up_bytes_per_s, PLAN_CABLE_BYTES_PER_S);
+    node->down_bytes_per_s = fmax(node->down_bytes_per_s, PLAN_CABLE_BYTES_PER_S);
+}
+
+/* The node whose cable makes the best set with it fastest, where none does the one with the slowest link.
+ * nodes: a copy. */
+static uint32_t choose_cable(const search_t *cabled, plan_node_t *nodes, const plan_answer_t *answer)
+{
+    uint32_t chosen = PLAN_NONE;
+    bool helps = false;
+    double slowest = INFINITY, best = answer->prediction.samples_per_s * 1.001;
+    for (uint32_t i = 0; i < cabled->n; i++) {
+        const plan_node_t now = nodes[i];
+        const uint64_t with = answer->best | UINT64_C(1) << i;
+        if ((cabled->fitting >> i & 1) == 0 || slower_way(&now) >= PLAN_CABLE_BYTES_PER_S * 0.98) continue;
+        lay_cable(&nodes[i]);
+        const double there = with != UINT64_C(1) << i ? speed_of(cabled, with) : 0;
+        nodes[i] = now;
+        if (there > best) {
+            best = there;
+            helps = true;
+            chosen = i;
+        } else if (!helps && slower_way(&now) < slowest) {
+            slowest = slower_way(&now);
+            chosen = i;
+        }
+    }
+    return chosen;
+}
+
 static void try_cable(const search_t *search, plan_answer_t *answer)
 {
     plan_node_t nodes[PLAN_NODES_MAX];
     plan_answer_t there = {0};
-    double slowest = PLAN_CABLE_BYTES_PER_S * 0.98;
-    for (uint32_t i = 0; i < search->n; i++) {
-        const double here = fmin(search->nodes[i].up_bytes_per_s, search->nodes[i].down_bytes_per_s);
-        if ((search->fitting >> i & 1) == 0 || here >= slowest) continue;
-        slowest = here;
-        answer->cable = i;
-    }
-    if (answer->cable == PLAN_NONE || size_of(search->fitting) < 2) return;
-    memcpy(nodes, search->nodes, search->n * sizeof nodes[0]);
-    nodes[answer->cable].up_bytes_per_s = fmax(nodes[answer->cable].up_bytes_per_s, PLAN_CABLE_BYTES_PER_S);
-    nodes[answer->cable].down_bytes_per_s =
-        fmax(nodes[answer->cable].down_bytes_per_s, PLAN_CABLE_BYTES_PER_S);
     search_t cabled = *search;
+    if (size_of(search->fitting) < 2) return;
+    memcpy(nodes, search->nodes, search->n * sizeof nodes[0]);
     cabled.nodes = nodes;
+    answer->cable = choose_cable(&cabled, nodes, answer);
+    if (answer->cable == PLAN_NONE) return;
+    lay_cable(&nodes[answer->cable]);
     climb(&cabled, &there);
     answer->cable_best = find_best(&cabled, there.rungs, there.n_rungs, &answer->cable_samples_per_s);
 }

@@ -340,6 +340,25 @@ static void a_slow_link_is_left_out_and_a_cable_named(void **state)
     assert_float_equal(answer.other[2], answer.rungs[2].samples_per_s, 1e-9);
 }
 
+/* Not for the slowest link of all, whose machine is not worth it. */
+static void a_cable_goes_where_it_helps(void **state)
+{
+    (void)state;
+    const plan_job_t job = small_job();
+    const plan_node_t nodes[] = {machine(0.1, 1e5), machine(40, GIGABIT), machine(30, 1.2e7),
+                                 machine(20, 1e7)};
+    plan_answer_t answer;
+    plan_search(&job, nodes, 4, direct, &answer);
+    assert_int_equal(answer.cable, 2);
+    assert_int_equal(answer.cable_best, 6);
+    assert_true(answer.cable_samples_per_s > 60);
+    const plan_node_t useless[] = {machine(40, GIGABIT), machine(0.1, 2e5), machine(0.1, 1e5)};
+    plan_search(&job, useless, 3, direct, &answer);
+    assert_int_equal(answer.cable, 2);
+    plan_search(&job, useless, 1, direct, &answer);
+    assert_int_equal(answer.cable, PLAN_NONE);
+}
+
 /* The laboratory of the benchmarks: 0.8, 0.4, 0.4 and 0.2 cores, 44 MB of gradients, 1 Gbit/s. */
 static void unequal_machines_reach_nearly_their_sum(void **state)
 {
@@ -379,6 +398,52 @@ static void a_burden_is_named_after_some_steps(void **state)
     assert_int_equal(ask(&leave, nodes, ids, 3), 2);
     assert_int_equal(plan_leave_out(&leave, &job, nodes, ids, 3, 3, direct, &gain), PLAN_NONE);
     assert_float_equal(gain, 1, 0);
+}
+
+/* Each on a slow link: to let one go gains next to nothing, to be alone gains much. */
+static void the_way_may_lead_through_a_bad_set(void **state)
+{
+    (void)state;
+    const plan_job_t job = small_job();
+    plan_node_t nodes[4];
+    const uint32_t ids[] = {0, 1, 2, 3};
+    for (uint32_t i = 0; i < 4; i++) nodes[i] = machine(40 - i, 8e6);
+    assert_true(speed(&job, nodes, 1) > 1.5 * speed(&job, nodes, 15));
+    for (uint32_t n = 4; n > 1; n--) {
+        plan_leave_t leave = {0};
+        uint32_t who = PLAN_NONE;
+        for (uint32_t call = 0; call < PLAN_LEAVE_STEPS; call++) who = ask(&leave, nodes, ids, n);
+        assert_int_equal(who, n - 1); /* the fastest stays */
+    }
+}
+
+/* Whatever the machines, letting members go ends where the job is about as fast as any one of them. */
+static void it_ends_no_worse_than_the_best_alone(void **state)
+{
+    (void)state;
+    rng_t rng;
+    rng_seed(&rng, 8, 0);
+    for (int round = 0; round < 100; round++) {
+        plan_node_t nodes[8];
+        uint32_t ids[8];
+        uint32_t n = 1 + (uint32_t)rng_below(&rng, 8);
+        const plan_job_t job = random_job(&rng, 1 + (uint32_t)rng_below(&rng, 64));
+        double alone = 0;
+        random_nodes(&rng, nodes, n);
+        for (uint32_t i = 0; i < n; i++) {
+            alone = fmax(alone, speed(&job, nodes, UINT64_C(1) << i));
+            ids[i] = i;
+        }
+        plan_leave_t leave = {0};
+        for (uint32_t call = 0; call < 8 * PLAN_LEAVE_STEPS; call++) {
+            const uint32_t who = plan_leave_out(&leave, &job, nodes, ids, n, 1, direct, NULL);
+            if (who == PLAN_NONE) continue;
+            n--;
+            memmove(&nodes[who], &nodes[who + 1], (n - who) * sizeof nodes[0]);
+            memmove(&ids[who], &ids[who + 1], (n - who) * sizeof ids[0]);
+        }
+        assert_true(speed(&job, nodes, (UINT64_C(1) << n) - 1) >= alone / PLAN_LEAVE_GAIN);
+    }
 }
 
 static void one_bad_step_takes_nobody_out(void **state)
@@ -429,8 +494,11 @@ int main(void)
         cmocka_unit_test(speeds_add_up_where_nothing_stands_between),
         cmocka_unit_test(what_is_not_hidden_is_exposed),
         cmocka_unit_test(a_slow_link_is_left_out_and_a_cable_named),
+        cmocka_unit_test(a_cable_goes_where_it_helps),
         cmocka_unit_test(unequal_machines_reach_nearly_their_sum),
         cmocka_unit_test(a_burden_is_named_after_some_steps),
+        cmocka_unit_test(the_way_may_lead_through_a_bad_set),
+        cmocka_unit_test(it_ends_no_worse_than_the_best_alone),
         cmocka_unit_test(one_bad_step_takes_nobody_out),
         cmocka_unit_test(equal_members_stay),
     };
