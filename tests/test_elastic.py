@@ -195,6 +195,20 @@ def test_an_owner_takes_the_machine_back_and_gives_it_again(inspan, cluster, wri
     check(running, summary, undisturbed())
 
 
+def test_what_an_owner_gives_is_known_after_a_restart(inspan):
+    def kept():
+        result = inspan.run("nodes", "--json")
+        return result.returncode == 0 and [node["state"] for node in json.loads(result.stdout)["nodes"]] == ["kept"]
+
+    for options in (["--at-most", 0], []):
+        up = inspan.start("up", "--port", "0", *options)
+        assert any("1 node has registered" in line for line in up.process.stdout)  # it ends at an error
+        wait_for(kept, 20, "the node is kept")
+        result = up.stop()
+        assert result.returncode == 0, result.stderr
+    assert inspan.json("give", "--at-most", 0.5)["agents"][0]["at_most"] == 0.5
+
+
 def test_all_but_one_die_at_once(inspan, cluster, write_job, undisturbed):
     cluster(3)
     running = Running(inspan, write_job("out"))

@@ -446,7 +446,8 @@ static uint32_t ready_nodes(const Inspan__V1__NodeList *list)
 {
     uint32_t ready = 0;
     for (size_t i = 0; i < list->n_nodes; i++)
-        ready += strcmp(list->nodes[i]->state, "ready") == 0 || strcmp(list->nodes[i]->state, "busy") == 0;
+        ready += strcmp(list->nodes[i]->state, "ready") == 0 || strcmp(list->nodes[i]->state, "busy") == 0 ||
+                 strcmp(list->nodes[i]->state, "kept") == 0;
     return ready;
 }
 
