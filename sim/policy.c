@@ -1,8 +1,9 @@
 /*
- * Who computes how much: policies for the step machine. Half of the histories have none. By pace: shares that
- * end together, and steals from whoever is predicted to end last, as in production. Random: anything that a
- * policy may say, because whatever it says the sums must be right.
+ * Who computes how much: policies for the step machine. Half of the histories have none. By pace: those of
+ * production (core/partition). Random: anything that a policy may say, because whatever it says the sums must
+ * be right.
  */
+#include "core/partition/split.h"
 #include "sim/internal.h"
 
 static uint32_t run_of(const sim_t *sim, uint32_t last)
@@ -10,56 +11,40 @@ static uint32_t run_of(const sim_t *sim, uint32_t last)
     return last < 1 ? 1 : last > sim->config.micro ? sim->config.micro : last;
 }
 
-/* ---- By pace ----------------------------------------------------------------------------------- */
+/* ---- By pace: the real ones -------------------------------------------------------------------- */
 
-static uint64_t known(const elastic_pace_t *pace)
+static void mirror(const elastic_pace_t *pace, partition_pace_t *to)
 {
-    return pace->lease_ns != 0 ? pace->lease_ns : NS_PER_MS;
+    *to = (partition_pace_t){.lease_ns = pace->lease_ns,
+                             .step_ns = pace->step_ns,
+                             .run = pace->run,
+                             .last = pace->last,
+                             .most = pace->most};
 }
 
-/* Each lease to whoever ends first with it. */
 static void split_by_pace(void *context, uint32_t leases, uint64_t full, uint32_t n,
                           const elastic_pace_t *pace, uint32_t *share)
 {
+    partition_pace_t paces[PARTITION_MEMBERS_MAX];
+    for (uint32_t i = 0; i < n; i++) mirror(&pace[i], &paces[i]);
     (void)context;
-    for (uint32_t i = 0; i < n; i++) share[i] = 0;
-    for (uint32_t lease = 0; lease < leases; lease++) {
-        uint32_t best = n;
-        for (uint32_t i = 0; i < n; i++) {
-            if (!(full >> i & 1) || share[i] >= pace[i].most) continue;
-            if (best == n || (share[i] + 1) * known(&pace[i]) < (share[best] + 1) * known(&pace[best]))
-                best = i;
-        }
-        if (best == n) return; /* nobody takes more: not what was asked, equal shares are taken */
-        share[best]++;
-    }
-}
-
-/* A lease takes as long as it said, or as it is seen to. */
-static uint64_t seen(const elastic_progress_of_t *member, int64_t now, int64_t opened_at)
-{
-    const uint64_t took = (uint64_t)(now - opened_at) / (member->computed + member->pace.run + 1);
-    return took > known(&member->pace) ? took : known(&member->pace);
+    partition_split(NULL, leases, full, n, paces, share);
 }
 
 static uint32_t steal_by_pace(void *context, int64_t now, int64_t opened_at, uint32_t n,
                               const elastic_progress_of_t *members, uint32_t to, uint32_t *from)
 {
-    (void)context;
-    const uint64_t own = known(&members[to].pace);
-    uint64_t latest = 0, theirs = 0;
+    partition_progress_t progress[PARTITION_MEMBERS_MAX];
     for (uint32_t i = 0; i < n; i++) {
-        const elastic_progress_of_t *m = &members[i];
-        if (i == to || m->reserved == 0) continue;
-        const uint64_t each = seen(m, now, opened_at);
-        const uint64_t left = (m->reserved + m->granted - m->computed) * each;
-        if (left <= latest) continue;
-        latest = left;
-        theirs = each;
-        *from = i;
+        progress[i] = (partition_progress_t){.reserved = members[i].reserved,
+                                             .granted = members[i].granted,
+                                             .computed = members[i].computed,
+                                             .heard_at = members[i].heard_at,
+                                             .sealed = members[i].sealed || !members[i].full};
+        mirror(&members[i].pace, &progress[i].pace);
     }
-    const uint64_t mine = members[to].reserved * own;
-    return latest > mine ? (uint32_t)((latest - mine) / (own + theirs)) : 0;
+    (void)context;
+    return partition_steal(NULL, now, opened_at, n, progress, to, from);
 }
 
 /* ---- Random ------------------------------------------------------------------------------------ */

@@ -5,12 +5,6 @@
 
 #include "core/step/elastic_internal.h"
 
-static bool has_last_run(const elastic_pace_t *pace, uint32_t reserved)
-{
-    uint32_t last = pace->last != 0 ? pace->last : pace->run;
-    return reserved <= pace->run + last;
-}
-
 /* ---- the leader: what everyone has ---- */
 
 static void count_leases(elastic_t *e)
@@ -56,21 +50,19 @@ static void move(elastic_t *e, uint32_t from, uint32_t to, uint32_t n)
 }
 
 /* Leases that go from another's reserve to that of `to`; what the policy says is bounded by what there is. */
-static uint32_t steal(elastic_t *e, uint32_t to)
+static void steal(elastic_t *e, uint32_t to)
 {
     const elastic_policy_t *policy = &e->config.policy;
     const elastic_progress_of_t *thief = &e->progress[to];
     uint32_t has = thief->granted + thief->reserved, from = to;
-    if (policy->steal == NULL || thief->pace.most <= has) return 0;
+    if (policy->steal == NULL || thief->pace.most <= has) return;
     uint32_t n = policy->steal(policy->context, e->now, e->opened_at, e->n, e->progress, to, &from);
-    if (n == 0 || from >= e->n || from == to) return 0;
+    if (n == 0 || from >= e->n || from == to) return;
     if (n > e->progress[from].reserved) n = e->progress[from].reserved;
     if (n > thief->pace.most - has) n = thief->pace.most - has;
-    if (n == 0) return 0;
     move(e, from, to, n);
     count_leases(e);
     if (to == LEADER) e->stolen += n;
-    return n;
 }
 
 /* The first n of what is reserved for `to` are its own now. */
@@ -118,20 +110,18 @@ static void reserve_again(elastic_t *e, uint32_t to, elastic_set_t granted)
     }
 }
 
-/* The next run; what is left for the last run comes with LAST, so that the reductions can hide behind it. */
+/* The next run, up to the last one. That comes with LAST, so that the reductions can hide behind it, and as
+ * late as possible: until then the member can steal, and be stolen from. */
 static void answer(elastic_t *e, uint32_t to, uint32_t done)
 {
     elastic_progress_of_t *member = &e->progress[to];
     const elastic_pace_t *pace = &member->pace;
-    uint32_t last = pace->last != 0 ? pace->last : pace->run, moved = 0;
+    uint32_t last = pace->last != 0 ? pace->last : pace->run;
     member->computed = done;
     member->heard_at = e->now;
-    if (has_last_run(pace, member->reserved)) moved = steal(e, to);
+    if (member->reserved <= last) steal(e, to);
     uint32_t n = member->reserved;
-    if (pace->run > 0 && !has_last_run(pace, n))
-        n = pace->run;
-    else if (pace->run > 0 && moved > 0 && n > last)
-        n -= last; /* it may steal again */
+    if (pace->run > 0 && n > last) n = n - last < pace->run ? n - last : pace->run;
     if (PLANTED(e, GRANTLATE) && n == member->reserved && n > 1) n--;
     bool sealed = n == member->reserved || (PLANTED(e, GRANTLATE) && n + 1 == member->reserved);
     member->sealed = sealed;

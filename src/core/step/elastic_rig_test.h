@@ -26,7 +26,7 @@ typedef struct rig {
     elastic_config_t config;
     rig_member_t members[RIG_MEMBERS]; /* by number */
     uint64_t view;
-    int64_t now; /* counts events */
+    int64_t now;                      /* counts events */
     uint32_t n, numbers[RIG_MEMBERS]; /* of the newest view */
     uint64_t started[ELASTIC_BUCKETS_MAX],
         started_step[ELASTIC_BUCKETS_MAX]; /* who, by number, in this view */
