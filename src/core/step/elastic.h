@@ -291,7 +291,6 @@ elastic_contribution(const elastic_t *e); /* D and what is still granted: what a
 /* Of a member, the newest that is known here: the leader knows what each said last, another member what the
  * view brought. */
 elastic_pace_t elastic_pace_of(const elastic_t *e, uint32_t member);
-bool elastic_sealed(const elastic_t *e); /* in RUN: LAST is here, nothing more will be granted */
 /* Leases that this member was given and another's were by the table, since it was opened. */
 uint64_t elastic_stolen(const elastic_t *e);
 elastic_set_t elastic_dropped(const elastic_t *e); /* leases that do not count in this step */

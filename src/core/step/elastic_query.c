@@ -74,11 +74,6 @@ elastic_pace_t elastic_pace_of(const elastic_t *e, uint32_t member)
     return member < e->n ? e->paces[member] : ELASTIC_PACE_UNKNOWN;
 }
 
-bool elastic_sealed(const elastic_t *e)
-{
-    return e->phase == ELASTIC_RUN && e->sealed;
-}
-
 uint64_t elastic_stolen(const elastic_t *e)
 {
     return e->stolen;
