@@ -174,6 +174,21 @@ def test_a_cluster_before_and_during_a_run(inspan, cluster, job_file, text_file)
     assert f"job {number} does not run (cancelled)" in result.stderr
 
 
+def test_what_a_job_reached_is_known_to_the_next(inspan, cluster, job_file, text_file):
+    cluster(2)
+    job = job_file(SMALL.replace("100000", "60"))
+    done = inspan.json("train", job, "--nodes", "node-1")
+    plan = inspan.json("plan", job)
+    nodes = {node["name"]: node for node in plan["nodes"]}
+    assert nodes["node-1"]["speed_from"] == "earlier jobs"
+    assert nodes["node-1"]["speed"] == pytest.approx(done["nodes"][0]["speed"], rel=0.5)
+    assert nodes["node-2"]["speed_from"] == "guess"
+    # the same cores as the one that is known: the same guess
+    assert nodes["node-2"]["speed"] == pytest.approx(nodes["node-1"]["speed"])
+    other = inspan.json("plan", job, "--set", "model.dim=32")
+    assert {node["speed_from"] for node in other["nodes"]} == {"guess"}
+
+
 def test_measuring_needs_a_node_of_its_own(inspan, cluster, job_file, text_file):
     cluster(2)
     result = inspan.run("plan", job_file(SMALL), "--measure")
