@@ -146,6 +146,9 @@ compare() {
 if $divided; then
     say "Together, before anything happened to them, beside each alone:"
     compare
+    load=$(cut -d. -f1 /proc/loadavg)
+    [ "$load" -le $(($(nproc) * 3)) ] ||
+        echo "  (this machine is busy with other things, load $load: these figures are worth little)"
 fi
 
 say "Which worker computed which samples:"
