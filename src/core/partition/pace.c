@@ -13,7 +13,7 @@
 #define CUSUM_ALARM      5.5
 #define AGREE            0.06 /* two blocks that differ by less say the same */
 #define LIKE             3.0  /* their distances from the old level differ by less than that factor */
-#define REST_LEAST       0.03 /* what is published moves by more than this, or not at all */
+#define REST_LEAST       0.04 /* what is published moves by more than this, or not at all */
 #define REST_SIGMAS      2.5
 #define REST_UNSTEADY    0.20
 #define UNSTEADY_ALIKE   0.35
@@ -331,6 +331,7 @@ void pace_scale(pace_model_t *model, double factor)
 {
     if (!model->known || model->unsteady || !(factor > 0)) return;
     double change = log(fmax(0.01, fmin(factor, 100)));
+    if (fabs(change) < PACE_TELLS) return; /* within what a clock does anyway */
     const bool recent = model->step - model->unexplained_step <= SCALE_STEPS;
     if (recent && model->unexplained * change > 0) {
         const double rest = change - model->unexplained;

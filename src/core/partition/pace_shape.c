@@ -163,7 +163,7 @@ static uint32_t smallest(const pace_model_t *m, uint32_t most, double tolerance)
  * compared. */
 static uint32_t teaching_run(const pace_model_t *m, uint32_t run, uint32_t most)
 {
-    const uint32_t other = run > 1 ? run / 2 : most > 1 ? 2 : 1;
+    const uint32_t other = run >= 4 ? run / 4 : run > 1 ? 1 : most > 1 ? 2 : 1;
     return seen(m, run) < SIZE_ENOUGH ? run : other;
 }
 
