@@ -425,6 +425,39 @@ static void nonsense_is_no_measurement(void **state)
     assert_near(estimate(&m).step_ns, 50 * MS, 0.3);
 }
 
+/* Whatever is fed, in whatever order: nothing but positive, finite numbers, and it finds back. */
+static void any_times_give_a_sane_estimate(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        machine_t m = machine(seed);
+        for (int i = 0; i < 2000; i++) {
+            const uint32_t samples = 1 + (uint32_t)rng_below(&m.rng, 1u << rng_below(&m.rng, 10));
+            const int64_t ns = (int64_t)(rng_next(&m.rng) >> (1 + rng_below(&m.rng, 63)));
+            switch (rng_below(&m.rng, 8)) {
+            case 0: pace_step(&m.model, ns); break;
+            case 1: pace_scale(&m.model, exp(8 * rng_normal(&m.rng))); break;
+            case 2: pace_seed(&m.model, (double)ns, (double)ns); break;
+            default: pace_run(&m.model, samples, ns, rng_below(&m.rng, 4) == 0); break;
+            }
+            const pace_estimate_t now = estimate(&m);
+            uint32_t size, last;
+            pace_runs(&m.model, samples, 1 + samples / 3, (double)ns, &size, &last);
+            assert_true(size >= 1 && last >= 1 && size <= 1 + samples / 3);
+            if (!now.known) continue;
+            assert_true(isfinite(now.sample_ns) && now.sample_ns > 0);
+            assert_true(isfinite(now.step_ns) && now.step_ns >= 0);
+            assert_true(isfinite(now.factor) && now.factor > 0 && isfinite(now.usual) && now.usual > 0);
+            assert_true(isfinite(now.uncertainty) && now.run_ns >= 0);
+        }
+        for (int i = 0; i < 60; i++) step(&m, 6, i % 4 < 2 ? 8 : 4, 1);
+        assert_near(
+            pace_sample_ns(
+                &(pace_estimate_t){.slope_ns = estimate(&m).slope_ns, .run_ns = estimate(&m).run_ns}, 8),
+            100 * MS, 0.2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +479,7 @@ int main(void)
         cmocka_unit_test(an_earlier_job_is_believed_until_it_is_measured),
         cmocka_unit_test(runs_fit_the_share),
         cmocka_unit_test(nonsense_is_no_measurement),
+        cmocka_unit_test(any_times_give_a_sane_estimate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
