@@ -213,12 +213,12 @@ static void a_job_does_without_a_node_that_slows_it(void **state)
     Inspan__V1__Verdict verdict = slower(id, 2);
     verdict.said_by = 0; /* the leader sees all */
     verdict.leave = true;
-    verdict.factor = 1;
+    verdict.factor = 1.1; /* the job without it */
     verdict.share_before = verdict.share_after = 0;
     verdict.evidence = (char *)(uintptr_t) "its link takes 1.2 s of each step";
     say(&verdict);
-    assert_string_equal(world.news, "rank 2 (n2): its link takes 1.2 s of each step; it is let go: the job "
-                                    "is predicted to be faster without it");
+    assert_string_equal(world.news, "rank 2 (n2) is let go, the job is predicted to be faster without it: "
+                                    "its link takes 1.2 s of each step");
     assert_int_equal(world.leaves, 1);
     verdict.rank = 1; /* one at a time: nothing to tell */
     say(&verdict);

@@ -78,7 +78,7 @@ static const char *cause_text(Inspan__V1__VerdictCause cause)
 
 static bool changes_speed(const Inspan__V1__Verdict *verdict)
 {
-    return verdict->factor < 0.995 || verdict->factor > 1.005;
+    return verdict->factor < 0.995 || (verdict->factor > 1.005 && !verdict->leave);
 }
 
 static void append(char *text, const char *more)
@@ -90,8 +90,14 @@ static void append(char *text, const char *more)
 static void describe(const Inspan__V1__Verdict *verdict, bool leaves, char text[TEXT_MAX])
 {
     char part[160] = "";
+    const bool slower = changes_speed(verdict);
     snprintf(text, TEXT_MAX, "rank %u (%.63s)", verdict->rank, verdict->node);
-    if (changes_speed(verdict))
+    if (leaves && !slower) {
+        append(text, " is let go, the job is predicted to be faster without it: ");
+        append(text, verdict->evidence[0] != '\0' ? verdict->evidence : cause_text(verdict->cause));
+        return;
+    }
+    if (slower)
         snprintf(part, sizeof part, " %s %.2fx%s since step %llu", verdict->factor < 1 ? "slowed to" : "is",
                  verdict->factor, verdict->factor < 1 ? "" : " as fast as before",
                  (unsigned long long)verdict->started_step);

@@ -135,7 +135,8 @@ typedef struct local_verdict {
     uint64_t step, started; /* found in this step; the first one that was so */
     uint32_t about;         /* number of the worker */
     local_cause_t cause;
-    double factor;                      /* speed against before: below 1 it is slower */
+    /* Its speed against before: below 1 it is slower. With leave and 1 or more: the job's without it. */
+    double factor;
     uint64_t share_before, share_after; /* samples of a step; 0 both: not said */
     bool leave;                         /* the job is predicted to be faster without it */
     char evidence[LOCAL_EVIDENCE];      /* "CPU quota 0.24 cores, was 0.80" */
