@@ -78,8 +78,10 @@ typedef struct driver_pace {
     partition_vitals_t history[DRIVER_VITALS]; /* at the ends of the last steps, by `steps` */
     local_limit_t limit;                       /* why `allowed` is below 1 */
     uint64_t steps;
-    uint32_t changes; /* of speed, seen */
-    ns_t doubted_at;  /* when the newest was seen, whose cause does not show yet; 0: none */
+    uint32_t changes;   /* of speed, seen */
+    ns_t view_at;       /* the present view began, */
+    uint64_t view_step; /* with this step */
+    ns_t doubted_at;    /* when the newest was seen, whose cause does not show yet; 0: none */
     inspan_verdict_t verdicts[INSPAN_VERDICTS_MAX];
     uint32_t n_verdicts; /* ever */
     /* under lock */

@@ -7,7 +7,12 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "platform/os/os_time.h"
 #include "worker/driver_internal.h"
+
+/* A new view costs time itself, so short jobs go on as they are; and what was just measured may be chance. */
+#define LEFT_LEAST (20 * NS_PER_S) /* of the training, as the steps go now */
+#define AGE_LEAST  (5 * NS_PER_S)  /* of the view */
 
 typedef struct measured {
     double reduce_s; /* of all gradients, among n members */
@@ -58,12 +63,21 @@ static void propose(inspan_elastic_t *e, uint64_t step, uint32_t number, const p
     e->views->verdict(e->views->context, &verdict);
 }
 
+static bool worth_it(const inspan_elastic_t *e, uint64_t step)
+{
+    const ns_t age = os_now() - e->pace.view_at;
+    const uint64_t steps = step + 1 - e->pace.view_step, left = e->options.steps - (step + 1);
+    if (steps == 0 || step < e->pace.view_step || age < AGE_LEAST) return false;
+    return (double)left * (double)age / (double)steps >= (double)LEFT_LEAST;
+}
+
 void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
 {
     plan_node_t nodes[ELASTIC_MEMBERS_MAX];
     const uint32_t n = e->world;
     double gain = 1;
     if (e->options.equal_shares || e->views->verdict == NULL || n < 2 || n > PLAN_NODES_MAX) return;
+    if (!worth_it(e, step)) return;
     pthread_mutex_lock(&e->lock);
     const bool known =
         elastic_is_leader(e->machine) && elastic_phase(e->machine) == ELASTIC_RUN && gather(e, n, nodes);

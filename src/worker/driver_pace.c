@@ -141,6 +141,8 @@ void driver_pace_view(inspan_elastic_t *e)
 {
     e->pace.reducing = 0;
     e->pace.n_reductions = 0;
+    e->pace.view_at = os_now();
+    e->pace.view_step = elastic_step(e->machine);
 }
 
 ns_t driver_pace_reduce_ns(const inspan_elastic_t *e)

@@ -35,7 +35,7 @@ static uint32_t steal(void *context, int64_t now, int64_t opened_at, uint32_t n,
                                              .granted = members[i].granted,
                                              .computed = members[i].computed,
                                              .heard_at = members[i].heard_at,
-                                             .sealed = members[i].sealed};
+                                             .sealed = members[i].sealed || !members[i].full};
     return partition_steal(context, now, opened_at, n, progress, to, from);
 }
 
