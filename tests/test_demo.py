@@ -20,7 +20,7 @@ def test_three_nodes_train_one_worker_dies_and_the_model_writes(inspan):
     assert demo.returncode == 0, output
     assert all(f"node-{k}" in output for k in (1, 2, 3)), output
     assert "step 40/40" in output and "held-out" in output, output
-    assert "lost worker 1" in output and "every sample exactly once" in output, output
+    assert re.search(r"lost worker \d", output) and "every sample exactly once" in output, output
     if "Each is measured alone" in output:  # with root
         assert len(re.findall(r"^  node-[123] alone +[\d.]+ samples/s +\(in the job, while it computes: [\d.]+\)$", output,
                               re.M)) == 3, output
