@@ -17,7 +17,7 @@
 #define WORLD 120
 
 /* A rank whose report has all that a list shows of it. */
-static convert_packed_t long_report(uint32_t rank)
+static convert_packed_t long_report(uint32_t rank, bool runs)
 {
     static char text[401];
     memset(text, 'x', sizeof text - 1);
@@ -25,12 +25,12 @@ static convert_packed_t long_report(uint32_t rank)
     Inspan__V1__Progress progress = INSPAN__V1__PROGRESS__INIT;
     Inspan__V1__Failure failure = INSPAN__V1__FAILURE__INIT;
     report.rank = rank;
-    report.state = INSPAN__V1__WORKER_STATE__WORKER_FAILED;
+    report.state = runs ? INSPAN__V1__WORKER_STATE__WORKER_RUNNING : INSPAN__V1__WORKER_STATE__WORKER_FAILED;
     progress.step = 1000000;
     progress.loss = 2.5;
     failure.text = text;
     report.progress = &progress;
-    report.failure = &failure;
+    report.failure = runs ? NULL : &failure;
     return convert_pack(&report.base);
 }
 
@@ -43,25 +43,27 @@ static void put_long_jobs(registry_t *registry)
     registry_node_t node = {.node_id = "n",
                             .name = "n",
                             .address = "192.0.2.1",
-                            .state = "left",
+                            .state = "ready",
                             .registration = {node_blob.data, node_blob.bytes}};
     assert_int_equal(registry_put_node(registry, &node, &err), INSPAN_OK);
     registry_rank_t *ranks = calloc(WORLD, sizeof *ranks);
     assert_non_null(ranks);
-    for (uint32_t r = 0; r < WORLD; r++) {
-        convert_packed_t report = long_report(r);
-        ranks[r] = (registry_rank_t){.rank = r,
-                                     .node = node.handle,
-                                     .node_name = "n",
-                                     .node_id = "n",
-                                     .address = "192.0.2.1",
-                                     .state = "failed",
-                                     .report = {report.data, report.bytes}};
-    }
     for (uint32_t i = 0; i < JOBS; i++) {
+        const bool runs = i == 0; /* the oldest still */
+        for (uint32_t r = 0; r < WORLD && i < 2; r++) {
+            convert_packed_t report = long_report(r, runs);
+            free((void *)ranks[r].report.data);
+            ranks[r] = (registry_rank_t){.rank = r,
+                                         .node = node.handle,
+                                         .node_name = "n",
+                                         .node_id = "n",
+                                         .address = "192.0.2.1",
+                                         .state = runs ? "running" : "failed",
+                                         .report = {report.data, report.bytes}};
+        }
         registry_job_t job = {.name = "long",
-                              .state = "failed",
-                              .outcome = "failed",
+                              .state = runs ? "running" : "failed",
+                              .outcome = runs ? "" : "failed",
                               .reason = "for a test",
                               .request = {request.data, request.bytes}};
         if (registry_put_job(registry, &job, ranks, WORLD, &err) != INSPAN_OK) fail_msg("%s", err.text);
@@ -72,7 +74,7 @@ static void put_long_jobs(registry_t *registry)
     free(request.data);
 }
 
-static void the_newest_jobs_are_listed(void **state)
+static void running_and_the_newest_jobs_are_listed(void **state)
 {
     (void)state;
     inspan_error_t err = {0};
@@ -86,7 +88,9 @@ static void the_newest_jobs_are_listed(void **state)
     Inspan__V1__JobList *jobs =
         call("/inspan.v1.Cluster/ListJobs", &empty.base, &inspan__v1__job_list__descriptor);
     assert_true(jobs->n_jobs >= 20 && jobs->n_jobs < JOBS);
-    for (size_t i = 0; i < jobs->n_jobs; i++)
+    assert_int_equal(jobs->jobs[0]->id, 1);
+    assert_string_equal(jobs->jobs[0]->state, "running");
+    for (size_t i = 1; i < jobs->n_jobs; i++)
         assert_int_equal(jobs->jobs[i]->id, JOBS - jobs->n_jobs + 1 + i);
     release(jobs);
     Inspan__V1__JobInfo *job = get_job(1);
@@ -263,7 +267,7 @@ int main(void)
 {
 #define WITH_MANAGER(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        WITH_MANAGER(the_newest_jobs_are_listed),
+        WITH_MANAGER(running_and_the_newest_jobs_are_listed),
         WITH_MANAGER(all_nodes_are_listed),
         WITH_MANAGER(a_job_that_nobody_follows_cannot_be_watched),
         WITH_MANAGER(uploads_together_do_not_fill_the_disk),

@@ -134,34 +134,54 @@ void people_submit(void *context, rpc_call_t *call, const ProtobufCMessage *mess
         reply_job(call, job);
 }
 
-/* The newest jobs that fit one message, oldest first. */
+typedef struct listing {
+    fleet_info_t *infos[JOBS_LISTED];
+    Inspan__V1__JobInfo *pointers[JOBS_LISTED];
+    uint32_t n;
+    size_t bytes;
+    bool no_memory;
+} listing_t;
+
+/* The newest that fit, of those that hold nodes or of the others. */
+static void list_jobs(listing_t *listing, const fleet_t *fleet, bool active)
+{
+    for (uint32_t left = fleet_n_jobs(fleet); left > 0; left--) {
+        const fleet_job_t *job = fleet_job_at(fleet, left - 1);
+        const control_state_t state = job->control.state;
+        if ((state != CONTROL_QUEUED && !control_job_over(&job->control)) != active) continue;
+        if (listing->n == JOBS_LISTED || listing->bytes > LIST_BYTES || listing->no_memory) return;
+        fleet_info_t *info = fleet_job_info(job, false);
+        listing->no_memory = info == NULL;
+        if (info == NULL) return;
+        listing->bytes += protobuf_c_message_get_packed_size(&fleet_info_message(info)->base);
+        listing->pointers[listing->n] = fleet_info_message(info);
+        listing->infos[listing->n++] = info;
+    }
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const uint64_t x = (*(Inspan__V1__JobInfo *const *)a)->id, y = (*(Inspan__V1__JobInfo *const *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+/* As many as fit one message, oldest first: all that run, then the newest. */
 void people_list_jobs(void *context, rpc_call_t *call, const ProtobufCMessage *message)
 {
     const service_t *service = context;
     (void)message;
-    uint32_t left = fleet_n_jobs(service->fleet), first = JOBS_LISTED;
-    fleet_info_t *infos[JOBS_LISTED] = {NULL};
-    Inspan__V1__JobInfo *pointers[JOBS_LISTED] = {NULL};
-    size_t bytes = 0;
-    bool good = true;
-    while (left > 0 && first > 0) {
-        fleet_info_t *info = fleet_job_info(fleet_job_at(service->fleet, left - 1), false);
-        good = info != NULL;
-        if (!good) break;
-        bytes += protobuf_c_message_get_packed_size(&fleet_info_message(info)->base);
-        infos[--first] = info;
-        pointers[first] = fleet_info_message(info);
-        left--;
-        if (bytes > LIST_BYTES) break;
-    }
+    listing_t listing = {.n = 0};
+    list_jobs(&listing, service->fleet, true);
+    list_jobs(&listing, service->fleet, false);
+    qsort(listing.pointers, listing.n, sizeof listing.pointers[0], by_id);
     Inspan__V1__JobList list = INSPAN__V1__JOB_LIST__INIT;
-    list.jobs = pointers + first;
-    list.n_jobs = JOBS_LISTED - first;
-    if (good)
-        rpc_call_reply(call, &list.base);
-    else
+    list.jobs = listing.pointers;
+    list.n_jobs = listing.n;
+    if (listing.no_memory)
         reply_no_memory(call);
-    for (uint32_t i = first; i < JOBS_LISTED; i++) fleet_info_free(infos[i]);
+    else
+        rpc_call_reply(call, &list.base);
+    for (uint32_t i = 0; i < listing.n; i++) fleet_info_free(listing.infos[i]);
 }
 
 void people_get_job(void *context, rpc_call_t *call, const ProtobufCMessage *message)
