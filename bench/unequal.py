@@ -241,7 +241,7 @@ def follow(job, batch, script, seconds):
             note(f"step {step}: changed what was to be changed at {at}")
         for verdict in verdicts(job)[len(seen):]:
             seen.append({**verdict, "seen_at_step": step})
-            note(f"step {step}: {verdict}")
+            note(f"step {step}: {verdict['text']}")
         time.sleep(0.1)
     return job.finish(60), done, seen
 
@@ -284,7 +284,9 @@ def disturb(size, options, bounds):
     print(f"  sums of solo speeds {sum(solo):.2f}, cut {sum(solo[1:]) + slow:.2f}; steps of {undisturbed:.2f} s before; "
           f"longest {max(lengths[3:]):.2f} s")
     for verdict in seen:
-        print(f"  verdict at step {verdict['seen_at_step']}: {json.dumps(verdict)}")
+        if verdict["cause"] == "quota":
+            print(f"  step {verdict['step']}: {verdict['text']}")
+    print(f"  {sum(verdict['cause'] != 'quota' for verdict in seen)} verdicts of other causes")
     bounds.most("steps until the verdict (quota)", result["verdict_after"], 3)
     bounds.most("steps until 95 % of the new sum", result["recovered_after"], 5)
     bounds.most("steps until 95 % of the old sum, restored", result["restored_after"], 5)

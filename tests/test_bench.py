@@ -16,7 +16,7 @@ JOB = """
 model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}
 data: {kind: text, path: book.txt}
 train: {steps: 8, global_batch: 12, lr: 1e-3}
-sync: {bucket: 16K}
+sync: {bucket: 16K, split: equal}
 checkpoint: {dir: out}
 """
 
