@@ -78,10 +78,11 @@ typedef struct driver_pace {
     partition_vitals_t history[DRIVER_VITALS]; /* at the ends of the last steps, by `steps` */
     local_limit_t limit;                       /* why `allowed` is below 1 */
     uint64_t steps;
-    uint32_t changes;   /* of speed, seen */
-    ns_t view_at;       /* the present view began, */
-    uint64_t view_step; /* with this step */
-    ns_t doubted_at;    /* when the newest was seen, whose cause does not show yet; 0: none */
+    uint32_t changes;      /* of speed, seen; */
+    uint64_t share_before; /* samples of the table when the newest was */
+    ns_t view_at;          /* the present view began, */
+    uint64_t view_step;    /* with this step */
+    ns_t doubted_at;       /* when the newest was seen, whose cause does not show yet; 0: none */
     inspan_verdict_t verdicts[INSPAN_VERDICTS_MAX];
     uint32_t n_verdicts; /* ever */
     /* under lock */
@@ -200,7 +201,7 @@ inspan_status_t driver_pace_share(inspan_elastic_t *e, elastic_pace_t paces[ELAS
 /* driver_verdict.c: training thread */
 
 void driver_look_at_vitals(inspan_elastic_t *e);
-void driver_judge(inspan_elastic_t *e, uint64_t step);      /* after a run */
+void driver_notice_change(inspan_elastic_t *e);             /* after a run */
 void driver_judge_step(inspan_elastic_t *e, uint64_t step); /* after a step */
 
 /* driver_leave.c: training thread */

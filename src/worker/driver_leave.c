@@ -58,8 +58,8 @@ static void propose(inspan_elastic_t *e, uint64_t step, uint32_t number, const p
 {
     local_verdict_t verdict = {.step = step, .started = step, .about = number, .factor = gain, .leave = true};
     snprintf(verdict.evidence, sizeof verdict.evidence,
-             "predicted: %.1f %% faster without it (%.3g samples/s of its own, update %.3g s)",
-             100 * (gain - 1), 1 / node->sample_s, node->step_s);
+             "%.1f %% faster (it computes %.3g samples/s, its update takes %.3g s)", 100 * (gain - 1),
+             1 / node->sample_s, node->step_s);
     e->views->verdict(e->views->context, &verdict);
 }
 

@@ -86,7 +86,7 @@ void driver_pace_computed(inspan_elastic_t *e, const inspan_work_t *work)
     pace->input_ns = pace->input_ns == 0 ? input : pace->input_ns + INPUT_WEIGHT * (input - pace->input_ns);
     owe_rest(e);
     pace->handed_at = 0;
-    driver_judge(e, work->step);
+    driver_notice_change(e);
 }
 
 /* The update of the APPLY that was handed out is over. */

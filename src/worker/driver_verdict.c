@@ -39,11 +39,13 @@ static local_cause_t cause_of(partition_cause_t cause)
     return causes[cause];
 }
 
-static void tell(inspan_elastic_t *e, uint64_t step, const partition_verdict_t *verdict)
+static void tell(inspan_elastic_t *e, uint64_t step, const partition_verdict_t *verdict,
+                 uint64_t share_before, uint64_t share_after)
 {
     driver_pace_t *pace = &e->pace;
     inspan_verdict_t *kept = &pace->verdicts[pace->n_verdicts++ % INSPAN_VERDICTS_MAX];
-    kept->step = step > verdict->steps_ago ? step - verdict->steps_ago : 0;
+    kept->step = step + 1 > verdict->steps_ago ? step + 1 - verdict->steps_ago : 0;
+    if (kept->step > step) kept->step = step;
     kept->factor = verdict->factor;
     snprintf(kept->cause, sizeof kept->cause, "%s", partition_cause_name(verdict->cause));
     snprintf(kept->evidence, sizeof kept->evidence, "%s", verdict->evidence);
@@ -52,7 +54,9 @@ static void tell(inspan_elastic_t *e, uint64_t step, const partition_verdict_t *
                             .started = kept->step,
                             .about = e->stats.number,
                             .cause = cause_of(verdict->cause),
-                            .factor = verdict->factor};
+                            .factor = verdict->factor,
+                            .share_before = share_before,
+                            .share_after = share_after};
     snprintf(said.evidence, sizeof said.evidence, "%s", verdict->evidence);
     e->views->verdict(e->views->context, &said);
 }
@@ -80,7 +84,10 @@ static void obey(inspan_elastic_t *e, const local_vitals_t *vitals)
     snprintf(verdict.evidence, sizeof verdict.evidence, "its owner gives %.0f %% of it now, was %.0f %%",
              100 * now, 100 * before);
     pace->limit = vitals->limit;
-    tell(e, pace->steps, &verdict);
+    pthread_mutex_lock(&e->lock);
+    const uint64_t step = e->machine != NULL ? elastic_step(e->machine) : 0;
+    pthread_mutex_unlock(&e->lock);
+    tell(e, step, &verdict, 0, 0);
 }
 
 /* Early: what the vitals predict is believed until runs were measured. */
@@ -104,39 +111,55 @@ void driver_look_at_vitals(inspan_elastic_t *e)
 
 /* ---- Causes ---------------------------------------------------------------------------------- */
 
-/* Of a step before the change began. */
+/* Of a step before the change began. (The model counts this step as over: 1 step ago is in this one.) */
 static const partition_vitals_t *vitals_before(const driver_pace_t *pace, uint32_t steps_ago)
 {
-    const uint64_t back = (uint64_t)steps_ago + 2, n = pace->steps;
+    const uint64_t back = (uint64_t)steps_ago + 1, n = pace->steps;
     const uint64_t most = n < DRIVER_VITALS ? n : DRIVER_VITALS;
     return &pace->history[(n - (back < most ? back : most)) % DRIVER_VITALS];
 }
 
-void driver_judge(inspan_elastic_t *e, uint64_t step)
+static uint64_t share_now(inspan_elastic_t *e)
+{
+    pthread_mutex_lock(&e->lock);
+    const uint64_t share = e->stats.share;
+    pthread_mutex_unlock(&e->lock);
+    return share;
+}
+
+void driver_notice_change(inspan_elastic_t *e)
+{
+    driver_pace_t *pace = &e->pace;
+    pace_estimate_t estimate;
+    pace_estimate(&pace->model, &estimate);
+    if (estimate.changes == pace->changes) return;
+    pace->changes = estimate.changes;
+    pace->doubted_at = os_now();
+    pace->share_before = share_now(e);
+}
+
+static void judge(inspan_elastic_t *e, uint64_t step)
 {
     driver_pace_t *pace = &e->pace;
     pace_estimate_t estimate;
     partition_verdict_t verdict;
-    pace_estimate(&pace->model, &estimate);
-    if (estimate.changes != pace->changes) {
-        pace->changes = estimate.changes;
-        pace->doubted_at = os_now();
-    }
     if (pace->doubted_at == 0) return;
+    pace_estimate(&pace->model, &estimate);
     partition_vitals_t now = pace->has_vitals ? pace->vitals : partition_vitals_unknown();
     partition_vitals_t before = pace->has_vitals ? *vitals_before(pace, estimate.steps_ago) : now;
     verdict_judge(&estimate, &before, &now, &verdict);
     const bool waits = verdict.cause == PARTITION_UNKNOWN && pace->has_vitals;
     if (waits && os_now() < pace->doubted_at + DOUBT_BOUND) return;
     pace->doubted_at = 0;
-    tell(e, step, &verdict);
+    tell(e, step, &verdict, pace->share_before, share_now(e));
 }
 
-/* A step's measurements are in the model. */
+/* A step's measurements are in the model, and the next one's table, made after this step's vote, is here. */
 void driver_judge_step(inspan_elastic_t *e, uint64_t step)
 {
     driver_pace_t *pace = &e->pace;
-    driver_judge(e, step);
+    driver_notice_change(e);
+    judge(e, step);
     pace->history[pace->steps++ % DRIVER_VITALS] = pace->vitals;
 }
 
