@@ -55,6 +55,11 @@ static bool light(const world_t *world, uint64_t step)
     return step >= world->config.steps;
 }
 
+static uint64_t gradient(uint64_t step, uint32_t lease, uint32_t bucket)
+{
+    return mix(mix(step, lease), bucket + 1);
+}
+
 /* ---- actions ---- */
 
 static op_t *find_op(world_t *world, uint64_t view, uint64_t step, uint32_t bucket)
@@ -137,6 +142,12 @@ static void do_commit(proc_t *p, const elastic_action_t *action)
                      b);
             return;
         }
+        uint64_t alone = 0; /* what one machine would have summed up */
+        for (uint32_t l = 0; l < world->config.leases; l++)
+            if (elastic_has(&expected, l)) alone += gradient(action->step, l, b);
+        if (p->held[b].sum != alone)
+            violated(world, "I2: step %" PRIu64 " is committed with other sums in bucket %u", action->step,
+                     b);
         for (uint32_t l = 0; l < world->config.leases; l++)
             if (p->held[b].count[l] != elastic_has(&expected, l))
                 violated(world, "I2: step %" PRIu64 " is committed with lease %u %u times in bucket %u",
@@ -343,7 +354,7 @@ static void add_lease(proc_t *p, uint32_t b)
 {
     for (uint32_t l = p->first; l < p->first + p->n; l++) {
         if (planted(p->world, PLANTED_SKIPSALV) && (p->foreign[b] || elastic_held(p->e, b, NULL))) continue;
-        p->local[b].sum += mix(mix(elastic_step(p->e), l), b + 1); /* L2: every bucket, salvaged ones too */
+        p->local[b].sum += gradient(elastic_step(p->e), l, b); /* L2: every bucket, salvaged ones too */
         p->local[b].count[l]++;
     }
 }
