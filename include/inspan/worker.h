@@ -1,7 +1,8 @@
 /*
- * The session of one worker of a job: finds its agent at $INSPAN_SOCKET, binds its data port, ticks to the
- * agent from the I/O thread, reports progress and the end. Views come from inspan_worker_views, each with its
- * communicator.
+ * The session of one worker of a job: finds its agent at $INSPAN_SOCKET, binds its data port (which is told
+ * when the first view is asked for: others then connect and wait no longer than failure_timeout), ticks to
+ * the agent from the I/O thread, reports progress and the end. Views come from inspan_worker_views, each with
+ * its communicator.
  */
 #ifndef INSPAN_WORKER_H
 #define INSPAN_WORKER_H

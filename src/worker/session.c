@@ -63,9 +63,7 @@ static inspan_status_t bind_data_port(inspan_worker_t *worker, inspan_error_t *e
         comm_listen(worker->welcome.first_port, worker->welcome.last_port, &worker->listener, &port, err);
     if (status != INSPAN_OK) return status;
     pthread_mutex_lock(&worker->mutex);
-    worker->port = port;
-    worker->bound = true;
-    session_send_bound(worker);
+    worker->port = port; /* told when this member is there to connect: views.c */
     pthread_mutex_unlock(&worker->mutex);
     return INSPAN_OK;
 }

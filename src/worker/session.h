@@ -11,7 +11,7 @@
  * inspan_comm_abort are called under the mutex (so that nobody closes the communicator meanwhile);
  * comm_add_failure_handler and comm_remove_failure_handler are not: handlers take the mutex.
  *
- *   open:   HELLO -> WELCOME, bind -> BOUND, VIEW ->, communicator -> READY
+ *   open:   HELLO -> WELCOME; the first view is asked for -> BOUND, VIEW ->, communicator -> READY
  *   then:   TICK each fifth of failure_timeout, within 200 ms where there is new progress; VIEW, STOP, LEAVE
  *           and LOST come in; BLAME where a view's communicator is poisoned or cannot be opened
  *   end:    FAILED or DONE -> BYE

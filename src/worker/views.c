@@ -264,10 +264,22 @@ static inspan_status_t open_view(inspan_worker_t *worker, inspan_error_t *err)
 
 /* ---- The source ------------------------------------------------------------------------------ */
 
+/* A view begins as soon as all of its members are bound, and they wait for each other no longer than
+ * failure_timeout: so a member says so when it has loaded its data and model, however slow it is at that. */
+static void say_bound(inspan_worker_t *worker)
+{
+    pthread_mutex_lock(&worker->mutex);
+    const bool told = worker->bound;
+    worker->bound = true;
+    if (!told && worker->end_type == 0) session_send_bound(worker);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
 static inspan_status_t source_next(void *context, uint64_t above, ns_t timeout, worker_view_t *view,
                                    inspan_error_t *err)
 {
     inspan_worker_t *worker = context;
+    say_bound(worker);
     retire(worker);
     const ns_t deadline = os_now() + (timeout < longest_wait ? timeout : longest_wait);
     inspan_status_t status;
