@@ -12,6 +12,8 @@
 #define SCALE_LEAST   0.05               /* a smaller change of speed is left to the measurements */
 #define DOUBT_BOUND   (1500 * NS_PER_MS) /* vitals come once a second: a cause may show a little later */
 #define ALLOWED_LEAST 0.01
+#define TOLD_FACTOR                                                                                          \
+    1.4 /* a change without a cause is told from here on: machines waver by less all the time */
 
 static partition_vitals_t converted(const local_vitals_t *vitals)
 {
@@ -151,7 +153,9 @@ static void judge(inspan_elastic_t *e, uint64_t step)
     const bool waits = verdict.cause == PARTITION_UNKNOWN && pace->has_vitals;
     if (waits && os_now() < pace->doubted_at + DOUBT_BOUND) return;
     pace->doubted_at = 0;
-    tell(e, step, &verdict, pace->share_before, share_now(e));
+    const bool wavers = verdict.factor < TOLD_FACTOR && verdict.factor > 1 / TOLD_FACTOR;
+    if (verdict.cause != PARTITION_UNKNOWN || !wavers)
+        tell(e, step, &verdict, pace->share_before, share_now(e));
 }
 
 /* A step's measurements are in the model, and the next one's table, made after this step's vote, is here. */

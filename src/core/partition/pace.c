@@ -109,9 +109,18 @@ static double mean_of_steps(const pace_model_t *m)
     return sum / (n - 2 * (n / 8));
 }
 
-static void publish(pace_model_t *m, double level, double rest)
+/* Another speed: last runs took as much beyond their samples, in samples. */
+static void jump(pace_model_t *m, double level)
 {
-    if (fabs(level - m->published) > rest) m->published = level;
+    for (uint32_t i = 0; i < PACE_EXTRAS; i++) m->lasts[i].ns *= exp(level - m->published);
+    m->published = level;
+}
+
+/* The same speed, better known: last runs take as long as they did. */
+static void publish(pace_model_t *m, double level)
+{
+    m->published = level;
+    pace_judge_excess(m);
 }
 
 /* ---- changes ---- */
@@ -138,7 +147,7 @@ static void tell(pace_model_t *m, double factor, uint64_t since_step)
     if (to_and_fro(m)) {
         m->unsteady = true;
         m->unsteady_from = m->change_steps[2];
-        m->published = mean_of_steps(m);
+        jump(m, mean_of_steps(m));
     }
     m->told = m->published;
     m->changed = true;
@@ -189,7 +198,7 @@ static bool alarm(pace_model_t *m, uint32_t keep, double level)
     m->scaled_left = 0;
     forget(m, keep < m->n_window ? keep : m->n_window);
     const double after = pace_level(m, 0, m->n_window);
-    if (!m->unsteady) m->published = after;
+    if (!m->unsteady) jump(m, after);
     if (fabs(after - before) < PACE_TELLS) return false;
     m->unexplained = before - after;
     m->unexplained_step = m->step;
@@ -234,7 +243,7 @@ static bool confirm(pace_model_t *m)
     const double after = pace_level(m, m->n_window - SCALE_CONFIRMS, m->n_window);
     const double factor = m->scaled_from - after;
     if (fabs(factor) < PACE_TELLS) return false;
-    m->published = pace_level(m, 0, m->n_window);
+    jump(m, pace_level(m, 0, m->n_window));
     tell(m, factor, m->window[m->n_window - SCALE_CONFIRMS].step);
     return true;
 }
@@ -263,8 +272,9 @@ static bool observe(pace_model_t *m, const pace_block_t *block)
     const double doubt = CUSUM_CLIP - CUSUM_FORGIVES; /* what one outlier leaves */
     if (m->unsteady || m->sum[SLOWER] >= doubt || m->sum[FASTER] >= doubt) return false;
     /* In the step of a change nothing has been split by it yet: it follows freely. */
-    publish(m, pace_level(m, 0, m->n_window),
-            m->changed ? 0 : fmax(REST_LEAST, REST_SIGMAS * uncertainty(m)));
+    const double better = pace_level(m, 0, m->n_window);
+    if (m->changed || fabs(better - m->published) > fmax(REST_LEAST, REST_SIGMAS * uncertainty(m)))
+        publish(m, better);
     return false;
 }
 
@@ -296,7 +306,7 @@ static bool close_block(pace_model_t *m, bool last)
         return !teaches && observe(m, &block);
     }
     /* A last run speaks of the level where what comes on top of it is known, or where there are no others. */
-    const bool found = (pure < 2 || m->n_excesses >= 3) && observe(m, &block);
+    const bool found = (pure < 2 || m->n_lasts >= 3) && observe(m, &block);
     if (pure >= 2 && !found && calm(m)) pace_learn_excess(m, &block);
     return found;
 }
@@ -340,7 +350,7 @@ void pace_scale(pace_model_t *model, double factor)
         change = rest;
     }
     if (model->scaled_left == 0) model->scaled_from = model->published;
-    model->published -= change;
+    jump(model, model->published - change);
     for (uint32_t i = 0; i < PACE_EXTRAS; i++) model->extras[i] /= exp(change);
     memset(model->open, 0, sizeof model->open);
     if (model->n_window < 2) return;
@@ -392,11 +402,13 @@ void pace_step(pace_model_t *model, int64_t extra_ns)
     if (model->unsteady) {
         const bool whole =
             (model->step - model->unsteady_from) % PACE_STEPS == 0; /* the mean is over all of them */
-        publish(model, mean_of_steps(model), whole ? REST_UNSTEADY / 2 : REST_UNSTEADY);
+        const double mean = mean_of_steps(model);
+        if (fabs(mean - model->published) > (whole ? REST_UNSTEADY / 2 : REST_UNSTEADY)) jump(model, mean);
         if (model->step - model->change_steps[0] > UNSTEADY_STEPS && model->n_window > 0) {
             model->unsteady = false;
             model->n_changes = 0;
-            model->published = model->told = pace_level(model, 0, model->n_window);
+            jump(model, pace_level(model, 0, model->n_window));
+            model->told = model->published;
         }
     }
     follow_usual(model);

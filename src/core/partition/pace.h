@@ -6,7 +6,8 @@
  *     t(b) = a + b c + e   the last one: the reduction works behind it (and takes of the same processor)
  *
  * a, c and e move together when a machine slows down. So the model keeps a *shape* (a / c, e / c, learnt
- * slowly) and one *level* (c), which follows at once.
+ * slowly) and one *level* (c), which follows at once. e is what last runs took beyond the published level, so
+ * that a level that is a little wrong (few small runs) still predicts the time of the present share.
  *
  *   block     what is measured as one value: runs of 100 ms or more together. A processor quota is given in
  *             periods (20 ms here, 100 ms by default), shorter runs measure the period and not the machine.
@@ -49,10 +50,10 @@ typedef struct pace_model {
     double overhead, excess;
     pace_sized_t recent[PACE_RECENT]; /* the oldest first; compared, then emptied */
     uint32_t n_recent;
-    double overheads[PACE_EXTRAS]; /* seen from pairs of groups, a ring */
-    uint32_t n_overheads, least;   /* least: smallest size that was measured; 0: none */
-    double excesses[PACE_EXTRAS];  /* a ring */
-    uint32_t n_excesses;
+    double overheads[PACE_EXTRAS];   /* seen from pairs of groups, a ring */
+    uint32_t n_overheads, least;     /* least: smallest size that was measured; 0: none */
+    pace_block_t lasts[PACE_EXTRAS]; /* of last runs, a ring; ns: as of the present speed */
+    uint32_t n_lasts;
     /* blocks: [0] of runs that are not last, [1] of last ones */
     pace_block_t open[2];
     uint32_t open_size[2];            /* of its newest run */

@@ -20,6 +20,9 @@ bool pace_teaches(const pace_model_t *m, uint32_t samples);
 /* A closed block of last runs; the level must be known. */
 void pace_learn_excess(pace_model_t *m, const pace_block_t *block);
 
+/* Another level is published: what last runs take beyond it is less, or more. */
+void pace_judge_excess(pace_model_t *m);
+
 /* Relative uncertainty that the excess adds to a block of last runs. */
 double pace_excess_noise(const pace_model_t *m, const pace_block_t *block);
 

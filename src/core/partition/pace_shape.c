@@ -52,10 +52,8 @@ static void reshape(pace_model_t *m, double overhead)
     }
     const double before = pace_level(m, 0, m->n_window);
     m->overhead = overhead;
-    const double shift = pace_level(m, 0, m->n_window) - before;
-    pace_shift(m, shift);
-    for (uint32_t i = 0; i < PACE_EXTRAS; i++) m->excesses[i] /= exp(shift);
-    m->excess /= exp(shift);
+    pace_shift(m, pace_level(m, 0, m->n_window) - before);
+    pace_judge_excess(m);
 }
 
 /* Newest blocks of this size that wait to be compared. */
@@ -124,21 +122,40 @@ void pace_learn_size(pace_model_t *m, const pace_block_t *block, uint32_t sample
     compare_sizes(m);
 }
 
+static double excess_of(const pace_model_t *m, const pace_block_t *block)
+{
+    return (block->ns / exp(m->published) - block->runs * m->overhead - block->samples) / block->lasts;
+}
+
+/* Of each of the newest last runs; how many. */
+static uint32_t excesses(const pace_model_t *m, double values[PACE_EXTRAS])
+{
+    const uint32_t n = ring(m->n_lasts);
+    for (uint32_t i = 0; i < n; i++) values[i] = excess_of(m, &m->lasts[i]);
+    return n;
+}
+
+void pace_judge_excess(pace_model_t *m)
+{
+    double values[PACE_EXTRAS];
+    const uint32_t n = excesses(m, values);
+    if (n > 0) m->excess = fmax(0, pace_median(values, n));
+}
+
 void pace_learn_excess(pace_model_t *m, const pace_block_t *block)
 {
-    const double units =
-        block->ns / exp(pace_level(m, 0, m->n_window)) - block->runs * m->overhead - block->samples;
-    m->excesses[m->n_excesses++ % PACE_EXTRAS] = units / block->lasts;
-    m->excess = fmax(0, pace_median(m->excesses, ring(m->n_excesses)));
+    pace_block_t *last = &m->lasts[m->n_lasts++ % PACE_EXTRAS];
+    *last = *block;
+    if (m->unsteady) last->ns *= exp(m->published - pace_level(m, 0, m->n_window)); /* a mean: it is apart */
+    pace_judge_excess(m);
 }
 
 double pace_excess_noise(const pace_model_t *m, const pace_block_t *block)
 {
-    if (m->n_excesses == 0) return 0;
     double away[PACE_EXTRAS];
-    const uint32_t n = ring(m->n_excesses);
-    for (uint32_t i = 0; i < n; i++) away[i] = fabs(m->excesses[i] - m->excess);
-    return 1.5 * block->lasts * pace_median(away, n) / pace_units(m, block);
+    const uint32_t n = excesses(m, away);
+    for (uint32_t i = 0; i < n; i++) away[i] = fabs(away[i] - m->excess);
+    return n == 0 ? 0 : 1.5 * block->lasts * pace_median(away, n) / pace_units(m, block);
 }
 
 double pace_sample_ns(const pace_estimate_t *estimate, uint32_t b)

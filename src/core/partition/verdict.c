@@ -142,7 +142,9 @@ static partition_cause_t find_sign(const partition_vitals_t *fast, const partiti
 {
     if (slow->swap_bytes_per_s > SWAPS && !(fast->swap_bytes_per_s * 3 > slow->swap_bytes_per_s))
         return PARTITION_SWAP;
-    if (slow->throttled > THROTTLED && !(fast->throttled > slow->throttled - THROTTLED))
+    /* Under a quota that stays, how often it stops a worker only follows how much that waits for others. */
+    const bool unseen = !(fast->cores > 0 && slow->cores > 0);
+    if (unseen && slow->throttled > THROTTLED && !(fast->throttled > slow->throttled - THROTTLED))
         return PARTITION_QUOTA;
     if (slow->input_wait > INPUT_WAIT && !(fast->input_wait * 2 > slow->input_wait)) return PARTITION_INPUT;
     if (slow->others_cores > 0.25 && fast->others_cores < 0.7 * slow->others_cores) return PARTITION_OTHERS;

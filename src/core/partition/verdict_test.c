@@ -58,8 +58,10 @@ static void names_the_cause(void **state)
     judged(0.52, wide, now, PARTITION_OTHERS, "other programs use 7.60 cores, was 0.10");
     now = before, now.swap_bytes_per_s = 40e6;
     judged(0.2, before, now, PARTITION_SWAP, "swaps 40.0 MB/s, was 0.0");
-    now = before, now.throttled = 0.7;
-    judged(0.3, before, now, PARTITION_QUOTA, "stopped by its CPU quota 70 % of the time, was 2");
+    partition_vitals_t unseen = before; /* a quota that cannot be read */
+    unseen.cores = 0;
+    now = unseen, now.throttled = 0.7;
+    judged(0.3, unseen, now, PARTITION_QUOTA, "stopped by its CPU quota 70 % of the time, was 2");
     now = before, now.input_wait = 0.4;
     judged(0.6, before, now, PARTITION_INPUT, "waits for its data 40 % of the step, was 1");
     now = before, now.link_mbit = 95;
