@@ -127,6 +127,7 @@ static void a_lost_lease_is_found_and_named(void **state)
 {
     (void)state;
     job_config_t job = jobs_of("gpt", "fp32", "sgd", 10);
+    jobs_set(&job, "sync.split", "equal"); /* it has a lease to lose */
     cluster_t *cluster = cluster_open(&job, 3);
     cluster->workers[1].trouble = (trouble_t){LOSE_A_LEASE, 4};
     cluster_run(cluster);
@@ -277,6 +278,7 @@ static void a_cancelled_job_ends_between_steps(void **state)
 {
     (void)state;
     job_config_t job = jobs_of("mlp", "fp32", "sgd", 60);
+    jobs_set(&job, "sync.split", "equal"); /* it computes in that step */
     cluster_t *cluster = cluster_open(&job, 3);
     cluster->workers[1].trouble = (trouble_t){CANCEL, 2};
     ns_t start = os_now();
