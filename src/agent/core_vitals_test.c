@@ -115,7 +115,8 @@ static void say_tick(void)
 {
     static uint64_t step;
     size_t n = 0;
-    inspan_progress_t progress = {.step = ++step};
+    step++;
+    inspan_progress_t progress = {.step = step};
     local_encode_tick(&progress, frame, sizeof frame, &n);
     say(LOCAL_TICK, n);
 }

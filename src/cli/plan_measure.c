@@ -45,10 +45,10 @@ static inspan_status_t open_bench(const job_config_t *job, const char *path, con
     if (status != INSPAN_OK) return status;
     bench->n_params = nn_model_params(bench->model, &bench->params);
     const size_t size = model.dtype == NN_FP64 ? 8 : 4;
-    uint64_t all = 0;
+    uint64_t all = 64; /* never nothing */
     for (uint32_t i = 0; i < bench->n_params; i++) all += (bench->params[i].count * size + 63) / 64 * 64;
     bench->memory = calloc(1, all);
-    bench->gradients = calloc(bench->n_params, sizeof *bench->gradients);
+    bench->gradients = calloc((size_t)bench->n_params + 1, sizeof *bench->gradients);
     if (bench->memory == NULL || bench->gradients == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for the gradients");
     for (uint64_t i = 0, at = 0; i < bench->n_params; i++) {

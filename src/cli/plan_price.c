@@ -88,7 +88,7 @@ static void price(void *context, const plan_node_t *const *members, uint32_t n, 
                   plan_reduction_t *reduction)
 {
     plan_pricer_t *pricer = context;
-    link_port_t ports[PLAN_NODES_MAX];
+    link_port_t ports[PLAN_NODES_MAX] = {{0}};
     plan_price_direct(NULL, members, n, bytes, reduction);
     const bool small = pricer->bucket_bytes <= ONE_SHOT_MOST / (n - 1) || bytes <= ONE_SHOT_MOST / (n - 1);
     for (uint32_t i = 0; i < n; i++) {

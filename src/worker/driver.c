@@ -232,6 +232,7 @@ inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan
 {
     const inspan_elastic_options_t *options = &e->options;
     const uint64_t settings[] = {e->buckets.hash, options->batch, options->steps};
+    const elastic_policy_t none = {0}, by_pace = driver_policy();
     const elastic_config_t config = {.number = number,
                                      .newcomer = options->newcomer,
                                      .first_step = options->first_step,
@@ -240,8 +241,7 @@ inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan
                                      .buckets = e->buckets.n,
                                      .layout = hash64(settings, sizeof settings, 0),
                                      .drop = options->drop,
-                                     .policy =
-                                         options->equal_shares ? (elastic_policy_t){0} : driver_policy()};
+                                     .policy = options->equal_shares ? none : by_pace};
     e->stats.number = number;
     const inspan_status_t status = elastic_open(&config, perform, e, &e->machine);
     return status == INSPAN_OK ? status

@@ -67,7 +67,7 @@ static void insert(double *sorted, uint32_t n, double value)
 
 double pace_level(const pace_model_t *m, uint32_t from, uint32_t to)
 {
-    double sorted[PACE_WINDOW];
+    double sorted[PACE_WINDOW] = {0};
     uint32_t n = 0, pure = 0;
     for (uint32_t i = from; i < to; i++) pure += m->window[i].lasts == 0;
     for (uint32_t i = from; i < to; i++) {
@@ -105,8 +105,9 @@ static double mean_of_steps(const pace_model_t *m)
         if (!isnan(level)) insert(sorted, n++, level);
     }
     if (n == 0) return m->published;
-    for (uint32_t i = n / 8; i < n - n / 8; i++) sum += sorted[i];
-    return sum / (n - 2 * (n / 8));
+    const uint32_t trim = n / 8, left = n - 2 * trim;
+    for (uint32_t i = trim; i < trim + left; i++) sum += sorted[i];
+    return sum / left;
 }
 
 /* Another speed: last runs took as much beyond their samples, in samples. */
