@@ -98,7 +98,7 @@ static void equal_shares_where_asked_for(void **state)
 
 static ns_t slow_from_ten(uint32_t number, uint64_t step)
 {
-    return number == 2 && step >= 10 ? 30 * MS : 3 * MS;
+    return number == 2 && step >= 10 ? 100 * MS : 10 * MS;
 }
 
 /* Who becomes slow loses what it has not begun, in the same step; then it has less. */
@@ -151,7 +151,7 @@ static ns_t by_chance(uint32_t number, uint64_t step)
 {
     rng_t rng;
     rng_seed(&rng, chance_seed * 1000 + number, step);
-    const ns_t times[] = {MS, 2 * MS, 4 * MS, 16 * MS};
+    const ns_t times[] = {8 * MS, 16 * MS, 32 * MS, 64 * MS};
     return times[rng_below(&rng, 4)];
 }
 

@@ -88,6 +88,7 @@ typedef struct driver_pace {
     /* under lock */
     uint64_t table_step, table_view; /* of stats.share, by step + 1 */
     elastic_pace_t told;             /* to the machine */
+    ns_t told_at;
     ns_t reduce_started[ELASTIC_BUCKETS_MAX];
     ns_t reduced_at, reducing; /* the last end; in this step, all together */
     ns_t reductions[DRIVER_REDUCTIONS];

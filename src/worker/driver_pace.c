@@ -19,6 +19,9 @@
 #define ALLOWED_LAST  0.25
 #define INPUT_WEIGHT  0.2
 #define PACE_BOUND    (600 * NS_PER_S) /* like the comparison of models before it */
+#define STEALS_FROM   (40 * NS_PER_MS) /* of a share: a shorter one is over before asking helps */
+#define HOLDS         NS_PER_S         /* a pace that was told stays, but for a large change */
+#define HOLDS_LEAST   0.7              /* old / new of what is no large one */
 
 void driver_pace_open(inspan_elastic_t *e)
 {
@@ -207,13 +210,29 @@ static elastic_pace_t asked(const inspan_elastic_t *e)
     const double sample = pace_sample_ns(&estimate, (uint32_t)ceil(ask.run * samples_of_lease(e)));
     ask.lease_ns = (uint64_t)((sample + e->pace.input_ns) * samples_of_lease(e) / given(&e->pace));
     ask.step_ns = (uint64_t)(fmax(estimate.step_ns, 0) / given(&e->pace));
+    const uint64_t leases = e->stats.share > 0 ? e->stats.share / e->largest_lease + 1 : 1;
+    if (ask.lease_ns * leases < (uint64_t)STEALS_FROM) ask.run = ask.last = 0; /* all at once */
     return ask;
+}
+
+/* Many small steps a second waver: each other split would be a span of the ledger, and gain nothing. */
+static bool stays(const inspan_elastic_t *e, const elastic_pace_t *ask, ns_t now)
+{
+    const elastic_pace_t *told = &e->pace.told;
+    if (told->lease_ns == 0 || ask->lease_ns == 0 || now - e->pace.told_at >= HOLDS) return false;
+    const double ratio = (double)told->lease_ns / (double)ask->lease_ns;
+    return told->most == ask->most && ratio > HOLDS_LEAST && ratio < 1 / HOLDS_LEAST;
 }
 
 /* Before a vote and a report. */
 void driver_pace_tell(inspan_elastic_t *e)
 {
-    e->pace.told = asked(e);
+    const ns_t now = os_now();
+    const elastic_pace_t ask = asked(e);
+    if (!stays(e, &ask, now)) {
+        e->pace.told = ask;
+        e->pace.told_at = now;
+    }
     if (e->machine != NULL && !e->options.equal_shares) elastic_set_pace(e->machine, &e->pace.told);
 }
 
