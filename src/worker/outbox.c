@@ -57,11 +57,16 @@ void outbox_send(inspan_worker_t *worker)
     }
 }
 
-bool outbox_is_sent(const inspan_worker_t *worker)
+static bool ledger_is_sent(const inspan_worker_t *worker)
 {
     for (uint32_t i = 0; i < worker->n_spans; i++)
         if (worker->spans[i].unsent) return false;
-    return worker->out_used == 0;
+    return true;
+}
+
+bool outbox_is_sent(const inspan_worker_t *worker)
+{
+    return ledger_is_sent(worker) && worker->out_used == 0;
 }
 
 /* ---- Artifacts ------------------------------------------------------------------------------- */
@@ -73,17 +78,21 @@ static void send_saved(inspan_worker_t *worker, const local_saved_t *saved)
     session_send(worker, status, n);
 }
 
-/* One that is said again, under a newer view, takes its own place: there is one answer to both. */
+/* One that is said again, under a newer view, takes its own place: there is one answer to both. The ledger of
+ * its steps goes first: who starts again from it may be the last to know of them. */
 bool outbox_saved(inspan_worker_t *worker, const local_saved_t *saved)
 {
+    const bool connected = worker->welcomed && worker->lost_at == 0;
     uint32_t at = 0;
+    outbox_send(worker);
+    if (connected && !ledger_is_sent(worker)) return false;
     while (at < worker->n_artifacts && (worker->artifacts[at].saved.step != saved->step ||
                                         worker->artifacts[at].saved.result != saved->result))
         at++;
     if (at == SESSION_SAVED) return false;
     if (at == worker->n_artifacts) worker->n_artifacts++;
     worker->artifacts[at] = (session_artifact_t){.saved = *saved};
-    if (worker->welcomed && worker->lost_at == 0) send_saved(worker, saved);
+    if (connected) send_saved(worker, saved);
     return true;
 }
 
@@ -148,9 +157,9 @@ void outbox_say_again(inspan_worker_t *worker)
 {
     for (uint32_t i = 0; i < worker->n_verdicts; i++) send_verdict(worker, &worker->verdicts[i]);
     for (uint32_t i = 0; i < worker->n_spans; i++) worker->spans[i].unsent = true;
+    outbox_send(worker);
     for (uint32_t i = 0; i < worker->n_artifacts; i++)
         if (!worker->artifacts[i].answered) send_saved(worker, &worker->artifacts[i].saved);
-    outbox_send(worker);
 }
 
 void outbox_free(inspan_worker_t *worker)
