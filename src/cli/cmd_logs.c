@@ -6,6 +6,7 @@
 #include "cli/common_options.h"
 #include "cli/interrupt.h"
 #include "cli/show.h"
+#include "cli/watch.h"
 
 #define RANKS_MAX    256
 #define LINE_MAX_LEN 65536
@@ -14,7 +15,7 @@
 
 /* Output of several ranks: whole lines, each with its rank before it. */
 typedef struct printer {
-    bool json, one_rank;
+    bool json, one_rank, any;
     vec_of(char) lines[RANKS_MAX]; /* what has come of each rank's unfinished line */
 } printer_t;
 
@@ -40,6 +41,7 @@ static void print_chunk(printer_t *printer, const Inspan__V1__LogChunk *chunk)
     if (chunk->dropped_bytes > 0)
         fprintf(stderr, "inspan: rank %u: %llu bytes of its output were dropped (the log is capped)\n",
                 chunk->rank, (unsigned long long)chunk->dropped_bytes);
+    printer->any |= chunk->data.len > 0;
     if (printer->one_rank && !printer->json) {
         fwrite(chunk->data.data, 1, chunk->data.len, stdout);
     } else if (chunk->rank < RANKS_MAX) {
@@ -86,6 +88,21 @@ static inspan_status_t read_log(rpc_client_t *client, const Inspan__V1__LogReque
     }
     rpc_stream_close(stream);
     return status;
+}
+
+/* A worker whose data is still being fetched has no log yet: whoever follows the job waits for it. */
+static inspan_status_t follow_log(rpc_client_t *client, const Inspan__V1__LogRequest *request,
+                                  interrupt_t *interrupt, printer_t *printer, inspan_error_t *err)
+{
+    for (;;) {
+        Inspan__V1__JobInfo *job = client_job(client, request->job_id, err);
+        if (job == NULL) return err->status;
+        const bool ended = watch_has_ended(job);
+        client_free(job);
+        const inspan_status_t status = read_log(client, request, interrupt, printer, err);
+        if (status != INSPAN_OK || printer->any || ended || !request->follow) return status;
+        if (interrupt_wait(interrupt, LOOK_PERIOD) != 0) return INSPAN_OK;
+    }
 }
 
 int cmd_logs(int argc, char **argv)
@@ -135,7 +152,7 @@ int cmd_logs(int argc, char **argv)
     if (status == INSPAN_OK) {
         printer->json = json;
         printer->one_rank = request.rank >= 0;
-        status = read_log(client, &request, &interrupt, printer, &err);
+        status = follow_log(client, &request, &interrupt, printer, &err);
         close_printer(printer);
     }
     free(printer);
