@@ -55,6 +55,11 @@ static inspan_status_t await_own_nodes(const up_t *up, cluster_t *cluster, inter
     if (status != INSPAN_OK) return status;
     status = cluster_await_nodes(cluster, client, interrupt, JOIN_BOUND, err);
     rpc_client_close(client);
+    const bool waited = status == INSPAN_OK || status == INSPAN_TIMEOUT || status == INSPAN_ABORTED;
+    if (!waited && status != INSPAN_INVALID) { /* the manager was killed so soon: it is started again */
+        fprintf(stderr, "inspan: %s\n", err->text);
+        return INSPAN_OK;
+    }
     if (status == INSPAN_OK && !up->json) {
         printf("%u node%s registered\n", up->cluster.agents, up->cluster.agents == 1 ? " has" : "s have");
         fflush(stdout);
