@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -15,6 +16,15 @@ ROOT = Path(__file__).resolve().parent.parent
 INSPAN = ROOT / "build" / "inspan"
 
 USER_ERROR, CLUSTER_ERROR, JOB_FAILED = 1, 2, 3
+
+MINI_JOB = """
+name: mini
+model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}
+data: {kind: text, path: book.txt}
+train: {steps: 20, global_batch: 24, lr: 1e-2, warmup: 2}
+checkpoint: {dir: out}
+"""
+ENDLESS = ["--set", "train.steps=10000000"]
 
 
 def wait_for(condition, seconds, what):
@@ -191,3 +201,25 @@ def table_file(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture
+def job(job_file, text_file):
+    return job_file(MINI_JOB)
+
+
+@pytest.fixture
+def temporary(inspan, tmp_path):
+    """Private clusters of this test have their folders apart from those of other programs."""
+    (tmp_path / "t").mkdir()
+    inspan.env["TMPDIR"] = str(tmp_path / "t")
+
+
+@pytest.fixture
+def laboratory(inspan, job):
+    """Skips by name where namespaces or quotas cannot be made."""
+    probe = inspan.run("train", job, "--local", "1", "--cpu", "1", "--link", "1gbit", "--set", "train.steps=1")
+    if probe.returncode != 0 and re.search("needs root|may not make|needs the program|no cgroup|cpu controller|"
+                                           "cannot be written|does not work in this container", probe.stderr):
+        pytest.skip(f"no laboratory here: {probe.stderr.strip()}")
+    assert probe.returncode == 0, probe.stderr

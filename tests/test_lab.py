@@ -7,43 +7,14 @@ import subprocess
 
 import pytest
 
-from conftest import INSPAN, USER_ERROR, wait_for
+from conftest import ENDLESS, INSPAN, USER_ERROR, wait_for
 
-JOB = """
-name: mini
-model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}
-data: {kind: text, path: book.txt}
-train: {steps: 20, global_batch: 24, lr: 1e-2, warmup: 2}
-checkpoint: {dir: out}
-"""
-ENDLESS = ["--set", "train.steps=10000000"]
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 def all_of(nodes):
     """A model as small as this one is better off on fewer machines: these may not be let go."""
     return ["--set", f"nodes.min={nodes}"]
-
-
-@pytest.fixture(autouse=True)
-def temporary(inspan, tmp_path):
-    """Private clusters of this test have their folders apart from those of other programs."""
-    (tmp_path / "t").mkdir()
-    inspan.env["TMPDIR"] = str(tmp_path / "t")
-
-
-@pytest.fixture
-def job(job_file, text_file):
-    return job_file(JOB)
-
-
-@pytest.fixture
-def laboratory(inspan, job):
-    """Skips by name where namespaces or quotas cannot be made."""
-    probe = inspan.run("train", job, "--local", "1", "--cpu", "1", "--link", "1gbit", "--set", "train.steps=1")
-    if probe.returncode != 0 and re.search("needs root|may not make|needs the program|no cgroup|cpu controller|"
-                                           "cannot be written|does not work in this container", probe.stderr):
-        pytest.skip(f"no laboratory here: {probe.stderr.strip()}")
-    assert probe.returncode == 0, probe.stderr
 
 
 def places(inspan):

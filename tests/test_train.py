@@ -13,16 +13,9 @@ from pathlib import Path
 import conftest
 import pytest
 
-from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, ROOT, USER_ERROR, wait_for
+from conftest import CLUSTER_ERROR, ENDLESS, INSPAN, JOB_FAILED, MINI_JOB, ROOT, USER_ERROR, wait_for
 
-JOB = """
-name: mini
-model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}
-data: {kind: text, path: book.txt}
-train: {steps: 20, global_batch: 24, lr: 1e-2, warmup: 2}
-checkpoint: {dir: out}
-"""
-ENDLESS = ["--set", "train.steps=10000000"]
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 def private_folders(inspan):
@@ -38,33 +31,11 @@ def machines(owner=None):
 
 
 @pytest.fixture
-def job(job_file, text_file):
-    return job_file(JOB)
-
-
-@pytest.fixture(autouse=True)
-def temporary(inspan, tmp_path):
-    """Private clusters of this test have their folders apart from those of other programs."""
-    (tmp_path / "t").mkdir()
-    inspan.env["TMPDIR"] = str(tmp_path / "t")
-
-
-@pytest.fixture
 def nothing_left(inspan, temporary):
     nets = machines()
     yield
     assert private_folders(inspan) == set()
     assert machines() <= nets
-
-
-@pytest.fixture
-def laboratory(inspan, job):
-    """Skips by name where namespaces or quotas cannot be made."""
-    probe = inspan.run("train", job, "--local", "1", "--cpu", "1", "--link", "1gbit", "--set", "train.steps=1")
-    if probe.returncode != 0 and re.search("needs root|may not make|needs the program|no cgroup|cpu controller|"
-                                           "cannot be written", probe.stderr):
-        pytest.skip(f"no laboratory here: {probe.stderr.strip()}")
-    assert probe.returncode == 0, probe.stderr
 
 
 def test_a_private_cluster_trains_and_is_taken_down(inspan, job, nothing_left):
@@ -100,7 +71,7 @@ def test_paths_start_where_they_are_written(inspan, job_file, text_file, tmp_pat
     (tmp_path / "jobs").mkdir()
     (tmp_path / "here").mkdir()
     text_file.rename(tmp_path / "here" / "book.txt")
-    job = job_file(JOB.replace("book.txt", "beside.txt"), "jobs/job.yaml")
+    job = job_file(MINI_JOB.replace("book.txt", "beside.txt"), "jobs/job.yaml")
     words = ["train", "../jobs/job.yaml", "--local", "1", "--set", "train.steps=2"]
     result = inspan.run(*words, "--set", "data.path=book.txt", cwd=tmp_path / "here")
     assert result.returncode == 0, result.stderr

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "platform/os/fake_tree_test.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
@@ -24,12 +25,7 @@ static watch_t *watch;
 
 static void put(const char *path, const char *text)
 {
-    char full[256], place[256];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    snprintf(place, sizeof place, "%s", full);
-    *strrchr(place, '/') = '\0';
-    assert_int_equal(os_mkdir_all(place, 0700, NULL), INSPAN_OK);
-    assert_int_equal(os_file_write(full, text, strlen(text), 0600, NULL), INSPAN_OK);
+    fake_tree_put(root, path, text);
 }
 
 static int open_folder(void **state)

@@ -300,11 +300,17 @@ static void a_leaver_costs_nothing(void **state)
     end(&w);
 }
 
-static void it_left(world_t *w, uint32_t r)
+static void said_left(world_t *w, uint32_t r, uint64_t view)
 {
     control_report_t report = report_of(w, r, CONTROL_RANK_LEFT);
+    report.left_view = view;
     control_job_report(&w->job, &report, w->now);
     act(w);
+}
+
+static void it_left(world_t *w, uint32_t r)
+{
+    said_left(w, r, report_of(w, r, CONTROL_RANK_LEFT).left_view);
 }
 
 /* Its slow link, say: the others are faster without it. */
@@ -430,14 +436,6 @@ static void nobody_is_left_out_at_the_wrong_time(void **state)
     assert_false(control_job_leave_out(&w.job, 0, "", w.now));
     assert_true(control_job_leave_out(&w.job, 1, "", w.now));
     end(&w);
-}
-
-static void said_left(world_t *w, uint32_t r, uint64_t view)
-{
-    control_report_t report = report_of(w, r, CONTROL_RANK_LEFT);
-    report.left_view = view;
-    control_job_report(&w->job, &report, w->now);
-    act(w);
 }
 
 /* G3: two members, one leaves; the other is lost first. By G4 the leaver is taken back, it has the only whole

@@ -87,6 +87,17 @@ static void begin(rig_t *rig, uint32_t number, uint32_t lease, uint32_t n)
     rig_ok(rig, number, (elastic_event_t){.type = ELASTIC_EV_BEGIN, .lease = lease, .n = n});
 }
 
+/* Of a table of 30: its first runs, each asking for more. */
+static void rank_1_computes_six(rig_t *rig)
+{
+    begin(rig, 1, 10, 4);
+    rig_deliver(rig);
+    rig_ok(rig, 1, computed(10, 4));
+    begin(rig, 1, 14, 2);
+    rig_deliver(rig);
+    rig_ok(rig, 1, computed(14, 2));
+}
+
 /* What it may compute next; run 0: nothing. */
 static void assert_next(rig_t *rig, uint32_t number, uint32_t lease, uint32_t run, bool is_last)
 {
@@ -260,12 +271,7 @@ static void a_steal_takes_the_tail_of_a_reserve(void **state)
     rig_t *rig = unequal(2, 20, 2, 2, (uint32_t[]){10, 10});
     told.from = 0;
     told.n = 4; /* of the leader's 4 .. 9 */
-    begin(rig, 1, 10, 4);
-    rig_deliver(rig);
-    rig_ok(rig, 1, computed(10, 4));
-    begin(rig, 1, 14, 2);
-    rig_deliver(rig);
-    rig_ok(rig, 1, computed(14, 2));
+    rank_1_computes_six(rig);
     assert_int_equal(told.asked, 0);
     begin(rig, 1, 16, 2); /* two left: its last run, so the leader asks */
     rig_deliver(rig);
@@ -366,12 +372,7 @@ static void the_next_leader_goes_on(void **state)
     rig_t *rig = unequal(3, 30, 2, 2, NULL);
     told.from = 2;
     told.n = 3;
-    begin(rig, 1, 10, 4);
-    rig_deliver(rig);
-    rig_ok(rig, 1, computed(10, 4));
-    begin(rig, 1, 14, 2);
-    rig_deliver(rig);
-    rig_ok(rig, 1, computed(14, 2));
+    rank_1_computes_six(rig);
     assert_next(rig, 1, 16, 2, false);
     rig_view(rig, false, NUMBERS(1, 2));
     rig_deliver(rig);
@@ -396,12 +397,7 @@ static void drop_leaves_out_the_lost_ones_share(void **state)
     rig_run_to(rig, 1);
     told.from = 2;
     told.n = 2;
-    begin(rig, 1, 10, 4);
-    rig_deliver(rig);
-    rig_ok(rig, 1, computed(10, 4));
-    begin(rig, 1, 14, 2);
-    rig_deliver(rig);
-    rig_ok(rig, 1, computed(14, 2)); /* then two of its own, and two of 24 .. 29 */
+    rank_1_computes_six(rig); /* then two of its own, and two of 24 .. 29 */
     rig_ok(rig, 1, computed(16, 2));
     rig_deliver(rig);
     rig_view(rig, false, NUMBERS(0, 1));

@@ -15,42 +15,6 @@
 
 static inspan_error_t err;
 
-static fleet_node_t *join_with(uint32_t k, Inspan__V1__WorkerReport *worker)
-{
-    Inspan__V1__Register message = INSPAN__V1__REGISTER__INIT;
-    Inspan__V1__Inventory inventory = INSPAN__V1__INVENTORY__INIT;
-    fleet_node_t *node = NULL;
-    inventory.usable_cores = 0.8;
-    message.inventory = &inventory;
-    message.protocol_minor = FLEET_ELASTIC;
-    message.workers = &worker;
-    message.n_workers = worker != NULL;
-    if (try_attach(k, &message, &node, &err) != INSPAN_OK) fail_msg("%s", err.text);
-    fleet_tick(world.fleet, world.now);
-    return node;
-}
-
-static fleet_node_t *node_of(uint64_t job, uint32_t rank)
-{
-    return fleet_node_by_handle(world.fleet, fleet_job(world.fleet, job)->control.ranks[rank].node);
-}
-
-static Inspan__V1__WorkerReport running(uint64_t job, uint32_t rank)
-{
-    Inspan__V1__WorkerReport report = report_of(job, rank, INSPAN__V1__WORKER_STATE__WORKER_RUNNING);
-    report.view = fleet_job(world.fleet, job)->control.view;
-    return report;
-}
-
-static void open_view(uint64_t job)
-{
-    const control_view_t view = fleet_job(world.fleet, job)->control.members;
-    for (uint32_t i = 0; i < view.n; i++) {
-        Inspan__V1__WorkerReport report = running(job, view.members[i]);
-        fleet_report(world.fleet, node_of(job, view.members[i]), &report, world.now);
-    }
-}
-
 static uint64_t run_model(const char *model, uint32_t nodes, uint32_t min)
 {
     Inspan__V1__SubmitRequest request = request_for(nodes, 5 * S);

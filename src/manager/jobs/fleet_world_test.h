@@ -45,7 +45,11 @@ void pass(ns_t time, fleet_node_t *const *nodes, uint32_t n);
 /* Agents: number k registers (as `extra` says, which may be NULL), workers report. */
 inspan_status_t try_attach(uint32_t k, Inspan__V1__Register *extra, fleet_node_t **node, inspan_error_t *err);
 fleet_node_t *attach(uint32_t k);
+fleet_node_t *join_with(uint32_t k,
+                        Inspan__V1__WorkerReport
+                            *worker); /* of 0.8 cores, for elastic jobs; worker: it runs one still, or NULL */
 Inspan__V1__WorkerReport report_of(uint64_t job, uint32_t rank, Inspan__V1__WorkerState state);
+Inspan__V1__WorkerReport running(uint64_t job, uint32_t rank); /* in the job's newest view */
 void tell(uint64_t job, uint32_t rank, Inspan__V1__WorkerState state);
 void tell_failed(uint64_t job, uint32_t rank, uint32_t pid, int signal_number, Inspan__V1__Failure *failure);
 
@@ -53,6 +57,8 @@ void tell_failed(uint64_t job, uint32_t rank, uint32_t pid, int signal_number, I
 Inspan__V1__SubmitRequest request_for(uint32_t nodes, ns_t failure_timeout);
 uint64_t submit(uint32_t nodes, ns_t failure_timeout);
 uint64_t run_job(uint32_t nodes, ns_t failure_timeout);
+fleet_node_t *node_of(uint64_t job, uint32_t rank);
+void open_view(uint64_t job); /* all members say that they run in the newest one */
 control_state_t state_of(uint64_t job);
 const char *reason_of(uint64_t job);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "platform/os/fake_tree_test.h"
 #include "platform/os/os_file.h"
 
 static char root[64];
@@ -42,14 +43,7 @@ static const char *at(const char *path)
 
 static void put(const char *path, const char *text)
 {
-    char folder[600];
-    snprintf(folder, sizeof folder, "%s", at(path));
-    *strrchr(folder, '/') = '\0';
-    assert_int_equal(os_mkdir_all(folder, 0700, NULL), INSPAN_OK);
-    FILE *file = fopen(at(path), "we");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    fake_tree_put(root, path, text);
 }
 
 static void assert_says(const char *path, const char *expected)

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "platform/os/fake_tree_test.h"
 #include "platform/os/os_file.h"
 #include "platform/os/os_time.h"
 
@@ -21,15 +22,7 @@ static vitals_sampler_t *sampler;
 
 static void put(const char *path, const char *text)
 {
-    char full[512], folder[512];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    snprintf(folder, sizeof folder, "%s", full);
-    *strrchr(folder, '/') = '\0';
-    assert_int_equal(os_mkdir_all(folder, 0700, NULL), INSPAN_OK);
-    FILE *file = fopen(full, "we");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    fake_tree_put(root, path, text);
 }
 
 static int make_root(void **state)
