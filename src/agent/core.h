@@ -121,6 +121,7 @@ typedef struct agent_worker {
     uint32_t n_artifacts;
     agent_span_t spans[AGENT_SPANS]; /* the newest */
     uint32_t n_spans;
+    bool lost_spans;                          /* told once */
     local_verdict_t verdicts[AGENT_VERDICTS]; /* the newest, oldest first */
     uint32_t n_verdicts;
 

@@ -262,9 +262,11 @@ inspan_status_t core_on_ledger(agent_core_t *core, agent_worker_t *worker, const
     }
     memcpy(copy, body, n);
     if (at == AGENT_SPANS) { /* the oldest goes */
-        if (!worker->spans[0].sent)
-            log_error("job %llu: the manager was away for too long: the ledger lacks steps from %llu on",
+        const bool lost = !worker->spans[0].sent;
+        if (lost && !worker->lost_spans)
+            log_error("job %llu: the manager was away for too long: from step %llu on the ledger lacks some",
                       (unsigned long long)worker->job, (unsigned long long)worker->spans[0].first_step);
+        worker->lost_spans |= lost;
         free(worker->spans[0].body);
         memmove(&worker->spans[0], &worker->spans[1], (AGENT_SPANS - 1) * sizeof worker->spans[0]);
         worker->n_spans = at = AGENT_SPANS - 1;

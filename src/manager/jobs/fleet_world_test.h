@@ -45,9 +45,8 @@ void pass(ns_t time, fleet_node_t *const *nodes, uint32_t n);
 /* Agents: number k registers (as `extra` says, which may be NULL), workers report. */
 inspan_status_t try_attach(uint32_t k, Inspan__V1__Register *extra, fleet_node_t **node, inspan_error_t *err);
 fleet_node_t *attach(uint32_t k);
-fleet_node_t *join_with(uint32_t k,
-                        Inspan__V1__WorkerReport
-                            *worker); /* of 0.8 cores, for elastic jobs; worker: it runs one still, or NULL */
+/* One of 0.8 cores that elastic jobs may use; worker: the one that it still runs, or NULL. */
+fleet_node_t *join_with(uint32_t k, Inspan__V1__WorkerReport *worker);
 Inspan__V1__WorkerReport report_of(uint64_t job, uint32_t rank, Inspan__V1__WorkerState state);
 Inspan__V1__WorkerReport running(uint64_t job, uint32_t rank); /* in the job's newest view */
 void tell(uint64_t job, uint32_t rank, Inspan__V1__WorkerState state);
