@@ -214,7 +214,7 @@ static bool overlap(const void *a, const void *b, uint64_t bytes)
 }
 
 /* A handle for a new operation; with the lock held. */
-static inspan_status_t take_op(inspan_comm_t *comm, inspan_op_t **out)
+static inspan_status_t take_op(inspan_comm_t *comm, uint64_t bytes, inspan_op_t **out)
 {
     inspan_op_t *op = comm->free_ops;
     if (comm->failed) return comm->cause.status;
@@ -222,6 +222,7 @@ static inspan_status_t take_op(inspan_comm_t *comm, inspan_op_t **out)
     if (op == NULL) return INSPAN_LIMIT;
     comm->free_ops = op->next_free;
     op->state = OP_PENDING;
+    op->small = bytes <= COMM_EAGER_BUDGET;
     op->done = NULL;
     if (comm->pending++ == 0) comm->busy_since = os_now();
     *out = op;
@@ -232,7 +233,7 @@ static inspan_status_t enqueue(inspan_comm_t *comm, comm_run_t *run, inspan_op_t
 {
     pthread_mutex_lock(&comm->lock);
     inspan_op_t *op = NULL;
-    const inspan_status_t status = take_op(comm, &op);
+    const inspan_status_t status = take_op(comm, run->plan->bytes, &op);
     if (status != INSPAN_OK) {
         plan_return_run(run);
         pthread_mutex_unlock(&comm->lock);
@@ -316,7 +317,7 @@ static inspan_status_t start_transfer(inspan_comm_t *comm, bool receive, void *d
     if (count > INT64_MAX / size || (count > 0 && data == NULL)) return INSPAN_INVALID;
     inspan_op_t *op = NULL;
     pthread_mutex_lock(&comm->lock);
-    const inspan_status_t status = take_op(comm, &op);
+    const inspan_status_t status = take_op(comm, count * size, &op);
     if (op != NULL) {
         comm_transfer_t *transfer = &op->transfer;
         transfer->receive = receive;
@@ -397,8 +398,11 @@ inspan_status_t inspan_op_wait(inspan_op_t *op, int64_t timeout_ns)
     const ns_t until = timeout_ns <= 0 ? 0 : timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
     pthread_mutex_lock(&comm->lock);
     bool waiting = timeout_ns > 0 && comm->transport->blocking;
+    const bool spin = waiting && op->small && op->state == OP_PENDING;
+    if (spin) comm->transport->spin(comm->transport_self, true);
     while (op->state == OP_PENDING && waiting)
         waiting = os_cond_wait_until(&op->finished, &comm->lock, until);
+    if (spin) comm->transport->spin(comm->transport_self, false);
     const bool finished = op->state == OP_DONE;
     const inspan_status_t status = finished ? op->status : INSPAN_TIMEOUT;
     if (finished) release(op);

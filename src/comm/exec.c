@@ -150,26 +150,12 @@ static void open_windows(inspan_comm_t *comm)
     }
 }
 
-void exec_note_spin(inspan_comm_t *comm)
-{
-    const bool spin = comm->n_small > 0;
-    if (spin == comm->spinning) return;
-    comm->spinning = spin;
-    comm->transport->spin(comm->transport_self, spin);
-}
-
-static bool is_small(const comm_run_t *run)
-{
-    return run->plan->bytes <= COMM_EAGER_BUDGET;
-}
-
 /* Take the run out of the active ones; give its handle the status. */
 static void run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status)
 {
     comm->runs[run->seq % COMM_RING] = NULL;
     comm->n_active--;
     comm->n_open -= run->open;
-    comm->n_small -= is_small(run);
     for (uint32_t peer = 0; peer < comm->world; peer++)
         if (run->tell[peer]) comm->peers[peer].credits_due--;
     while (comm->oldest <= comm->posted && comm->runs[comm->oldest % COMM_RING] == NULL) comm->oldest++;
@@ -184,7 +170,6 @@ static void run_done(inspan_comm_t *comm, comm_run_t *run)
 {
     run_end(comm, run, INSPAN_OK);
     open_windows(comm);
-    exec_note_spin(comm);
 }
 
 void exec_drop_all(inspan_comm_t *comm, inspan_status_t status)
@@ -204,7 +189,6 @@ void exec_drop_all(inspan_comm_t *comm, inspan_status_t status)
     }
     comm->working = false;
     transfer_drop_all(comm, status);
-    exec_note_spin(comm);
 }
 
 void exec_listen(inspan_comm_t *comm)
@@ -262,7 +246,6 @@ static void run_begin(inspan_comm_t *comm, comm_run_t *run)
     comm->runs[run->seq % COMM_RING] = run;
     comm->calls[run->seq % COMM_RING] = run->plan->call;
     comm->n_active++;
-    comm->n_small += is_small(run);
     for (uint32_t peer = 0; peer < comm->world && comm->health == COMM_HEALTHY; peer++) {
         if (peer == comm->rank) continue;
         comm_peer_t *p = &comm->peers[peer];
@@ -276,7 +259,6 @@ static void run_begin(inspan_comm_t *comm, comm_run_t *run)
     }
     if (comm->health != COMM_HEALTHY) return;
     open_windows(comm);
-    exec_note_spin(comm);
     mark_all(comm);
     if (run->left == 0) {
         run_done(comm, run);

@@ -67,7 +67,7 @@ typedef struct comm_transport {
     void (*tick_in)(void *self, ns_t after);                /* call exec_tick once, then */
     ns_t (*now)(void *self);
     void (*wake)(void *self);          /* any thread: call exec_wake soon */
-    void (*spin)(void *self, bool on); /* short waits ahead */
+    void (*spin)(void *self, bool on); /* any thread: short waits ahead */
     ns_t (*cpu)(void *self);           /* any thread: CPU time of the I/O thread */
     bool (*is_current)(void *self);    /* any thread: this is the I/O thread */
     void (*stop)(void *self);          /* close all streams, call exec_* no more */
@@ -171,6 +171,7 @@ struct inspan_op {
     inspan_comm_t *comm;
     op_state_t state;
     inspan_status_t status;
+    bool small; /* who waits for it polls */
     os_cond_t finished;
     comm_done_fn done;
     void *done_context;
@@ -356,10 +357,9 @@ struct inspan_comm {
     comm_run_t *runs[COMM_RING];              /* active, by sequence number */
     data_call_t calls[COMM_RING];             /* own, by sequence number */
     uint64_t oldest, posted;                  /* active ones lie in [oldest, posted] */
-    uint32_t n_active, n_open, n_small;
+    uint32_t n_active, n_open;
     uint32_t n_transfers; /* begun, not finished */
     bool working;         /* some run has work queued */
-    bool spinning;
     uint8_t *scratch; /* (DATA_PIECE_MAX + 8) bytes to be reduced */
     stage_t stage;
     comm_peer_t *peers; /* (world) */

@@ -12,8 +12,9 @@ void comm_io_barrier(comm_io_t *io);
 
 /*
  * While at least one call with `on` is not taken back, the thread polls for up to 50 us, yielding, before it
- * blocks: for short operations, where a wake-up costs more than the wait. Without the yield, ranks that share
- * a core wait for the ends of each other's time slices (8 ms an operation).
+ * blocks: for who waits for a short operation and does nothing else, where a wake-up costs more than the
+ * wait. Without the yield, ranks that share a core wait for the ends of each other's time slices (8 ms an
+ * operation). From any thread.
  */
 void comm_io_spin(comm_io_t *io, bool on);
 

@@ -29,17 +29,10 @@ comm_transfer_t *transfer_pop(transfer_queue_t *queue)
     return transfer;
 }
 
-static bool is_small(const comm_transfer_t *transfer)
-{
-    return transfer->bytes <= COMM_EAGER_BUDGET;
-}
-
 void transfer_finish(inspan_comm_t *comm, comm_transfer_t *transfer, inspan_status_t status)
 {
     transfer->phase = TRANSFER_IDLE;
     comm->n_transfers--;
-    comm->n_small -= is_small(transfer);
-    exec_note_spin(comm);
     comm_op_finish(comm, transfer->op, status);
 }
 
@@ -135,8 +128,6 @@ void transfer_begin(inspan_comm_t *comm, comm_transfer_t *transfer)
     transfer->moved = 0;
     transfer->since = comm->transport->now(comm->transport_self);
     comm->n_transfers++;
-    comm->n_small += is_small(transfer);
-    exec_note_spin(comm);
     if (comm->health != COMM_HEALTHY) return; /* it ends with all others */
     if (p->bye) {
         fail_peer(comm, transfer->peer, INSPAN_PEER_LOST, "closed before a %s was started",
