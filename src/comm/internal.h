@@ -360,7 +360,7 @@ struct inspan_comm {
     uint32_t n_active, n_open;
     uint32_t n_transfers; /* begun, not finished */
     bool working;         /* some run has work queued */
-    uint8_t *scratch; /* (DATA_PIECE_MAX + 8) bytes to be reduced */
+    uint8_t *scratch;     /* (DATA_PIECE_MAX + 8) bytes to be reduced */
     stage_t stage;
     comm_peer_t *peers; /* (world) */
     atomic_uint_least64_t bytes_sent, bytes_received;
