@@ -208,13 +208,18 @@ inspan_status_t lab_cpu_make(const lab_cpu_t *cpu, const char *tag, uint32_t mac
     return mkdir(group, 0755) == 0 ? INSPAN_OK : error_set_errno(err, INSPAN_IO, "cgroup %s", group);
 }
 
-inspan_status_t lab_cpu_set(bool unified, const char *group, double cores, inspan_error_t *err)
+/* What a machine was kept from using in one period, because others had the processors, it may use in the next.
+ * Kernels before 5.14 do not know that; it may not be more than the quota. */
+static void set_burst(bool unified, const char *group, long microseconds)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%ld", microseconds);
+    write_text(group, unified ? "cpu.max.burst" : "cpu.cfs_burst_us", text, NULL);
+}
+
+static inspan_status_t write_quota(bool unified, const char *group, long quota, inspan_error_t *err)
 {
     char text[64];
-    const long quota = (long)(cores * PERIOD_US + 0.5);
-    if (quota < QUOTA_LEAST)
-        return error_set(err, INSPAN_INVALID, "%g cores: a machine has at least %g", cores,
-                         (double)QUOTA_LEAST / PERIOD_US);
     if (unified) {
         snprintf(text, sizeof text, "%ld %d", quota, PERIOD_US);
         return write_text(group, "cpu.max", text, err);
@@ -224,6 +229,18 @@ inspan_status_t lab_cpu_set(bool unified, const char *group, double cores, inspa
     if (status != INSPAN_OK) return status;
     snprintf(text, sizeof text, "%ld", quota);
     return write_text(group, "cpu.cfs_quota_us", text, err);
+}
+
+inspan_status_t lab_cpu_set(bool unified, const char *group, double cores, inspan_error_t *err)
+{
+    const long quota = (long)(cores * PERIOD_US + 0.5);
+    if (quota < QUOTA_LEAST)
+        return error_set(err, INSPAN_INVALID, "%g cores: a machine has at least %g", cores,
+                         (double)QUOTA_LEAST / PERIOD_US);
+    set_burst(unified, group, 0); /* of the quota before */
+    const inspan_status_t status = write_quota(unified, group, quota, err);
+    if (status == INSPAN_OK) set_burst(unified, group, quota);
+    return status;
 }
 
 static void kill_group(const char *group)

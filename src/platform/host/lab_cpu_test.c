@@ -86,8 +86,8 @@ static void make(const lab_cpu_t *cpu, uint32_t machine, char group[LAB_PATH_SIZ
 {
     char file[LAB_PATH_SIZE + 32];
     assert_int_equal(lab_cpu_make(cpu, "4711a", machine, group, NULL), INSPAN_OK);
-    static const char *const names[] = {"cpu.max", "cpu.cfs_period_us", "cpu.cfs_quota_us"};
-    for (size_t i = cpu->unified ? 0 : 1; i < (cpu->unified ? 1u : 3u); i++) {
+    static const char *const names[] = {"cpu.max", "cpu.max.burst", "cpu.cfs_period_us", "cpu.cfs_quota_us"};
+    for (size_t i = cpu->unified ? 0 : 2; i < (cpu->unified ? 2u : 4u); i++) {
         snprintf(file, sizeof file, "%s/%s", group, names[i]);
         put(file + strlen(root), "");
     }
@@ -109,6 +109,8 @@ static void v2_is_handed_down_already(void **state)
     assert_int_equal(lab_cpu_set(true, group, 0.25, NULL), INSPAN_OK);
     snprintf(file, sizeof file, "%s/cpu.max", group);
     assert_says(file, "5000 20000"); /* a period of 20 ms */
+    snprintf(file, sizeof file, "%s/cpu.max.burst", group);
+    assert_says(file, "5000"); /* and what it could not use of the one before */
     inspan_error_t err = {0};
     assert_int_equal(lab_cpu_set(true, group, 0.04, &err), INSPAN_INVALID);
     assert_non_null(strstr(err.text, "at least 0.05"));
@@ -184,7 +186,7 @@ static void v1_lies_below_the_own_group(void **state)
     assert_string_equal(cpu.parent, at("/sys/fs/cgroup/cpu/mine"));
     assert_int_equal(lab_cpu_enable(&cpu, NULL), INSPAN_OK);
     make(&cpu, 0, group);
-    assert_int_equal(lab_cpu_set(false, group, 1.5, NULL), INSPAN_OK);
+    assert_int_equal(lab_cpu_set(false, group, 1.5, NULL), INSPAN_OK); /* without cpu.cfs_burst_us */
     snprintf(file, sizeof file, "%s/cpu.cfs_quota_us", group);
     assert_says(file, "30000");
     snprintf(file, sizeof file, "%s/cpu.cfs_period_us", group);
