@@ -208,8 +208,8 @@ inspan_status_t lab_cpu_make(const lab_cpu_t *cpu, const char *tag, uint32_t mac
     return mkdir(group, 0755) == 0 ? INSPAN_OK : error_set_errno(err, INSPAN_IO, "cgroup %s", group);
 }
 
-/* What a machine was kept from using in one period, because others had the processors, it may use in the next.
- * Kernels before 5.14 do not know that; it may not be more than the quota. */
+/* What a machine was kept from using in one period, because others had the processors, it may use in the
+ * next. Kernels before 5.14 do not know that; it may not be more than the quota. */
 static void set_burst(bool unified, const char *group, long microseconds)
 {
     char text[32];
