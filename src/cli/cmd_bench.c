@@ -85,13 +85,14 @@ static inspan_status_t parse_weights(bench_t *bench, inspan_error_t *err)
 
 static inspan_status_t parse_schedule(bench_t *bench, inspan_error_t *err)
 {
-    static const char *const names[] = {"auto", "one-shot", "direct", "ring"};
-    for (int i = 0; i < 4; i++)
+    static const char *const names[] = {"auto", "one-shot", "direct", "ring", "doubling", "trees"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(bench->schedule, names[i]) == 0) {
             bench->algorithm = (inspan_schedule_t)i;
             return INSPAN_OK;
         }
-    return error_set(err, INSPAN_INVALID, "--schedule: \"%s\" is none of auto, one-shot, direct, ring",
+    return error_set(err, INSPAN_INVALID,
+                     "--schedule: \"%s\" is none of auto, one-shot, direct, ring, doubling, trees",
                      bench->schedule);
 }
 
@@ -479,7 +480,8 @@ int cmd_bench(int argc, char **argv)
         {"bytes", 0, CLI_TEXT, "B,B,...", "sizes (default 4K,1M,25M)", &bench.bytes, 0, 0},
         {"iters", 0, CLI_COUNT, "K", "measured operations of each size (default 20)", &bench.iterations, 1,
          ITERATIONS_MAX},
-        {"schedule", 0, CLI_TEXT, "NAME", "auto, one-shot, direct or ring", &bench.schedule, 0, 0},
+        {"schedule", 0, CLI_TEXT, "NAME", "auto, one-shot, direct, ring, doubling or trees", &bench.schedule,
+         0, 0},
         {"weights", 0, CLI_TEXT, "W,W,...", "share of the sums that each rank makes, as in 1,1,1,0",
          &bench.weights, 0, 0},
         {"chunk", 0, CLI_SIZE, "BYTES", "longest chunk (default: chosen by size)", &bench.chunk, 0, 0},

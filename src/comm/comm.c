@@ -45,7 +45,7 @@ inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t
         return error_set(err, INSPAN_INVALID, "rank %u of %u ranks cannot be", options->rank, world);
     if (options->failure_timeout < NS_PER_S || options->failure_timeout > 3600 * NS_PER_S)
         return error_set(err, INSPAN_INVALID, "failure_timeout must be from 1 s to 1 h");
-    if ((unsigned)options->schedule > INSPAN_SCHEDULE_RING)
+    if ((unsigned)options->schedule > INSPAN_SCHEDULE_TREES)
         return error_set(err, INSPAN_INVALID, "unknown schedule %d", (int)options->schedule);
     double sum = 0;
     for (uint32_t i = 0; options->weights != NULL && i < world; i++) {
@@ -197,6 +197,8 @@ static sched_algorithm_t choose(const inspan_comm_t *comm, sched_collective_t co
     switch (comm->forced) {
     case INSPAN_SCHEDULE_ONE_SHOT: algorithm = SCHED_ONE_SHOT; break;
     case INSPAN_SCHEDULE_RING: algorithm = SCHED_RING; break;
+    case INSPAN_SCHEDULE_DOUBLING: algorithm = SCHED_DOUBLING; break;
+    case INSPAN_SCHEDULE_TREES: algorithm = SCHED_TREES; break;
     case INSPAN_SCHEDULE_DIRECT: break;
     case INSPAN_SCHEDULE_AUTO:
         if (comm->world > 1 && bytes <= ONE_SHOT_MOST / (comm->world - 1)) algorithm = SCHED_ONE_SHOT;

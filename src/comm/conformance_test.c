@@ -192,7 +192,7 @@ static void every_collective_every_world(void **state)
     (void)state;
     static const uint64_t counts[] = {0, 1, 2, 17, 1000, 4099, 33000};
     for (size_t w = 0; w < WORLDS; w++)
-        for (int schedule = INSPAN_SCHEDULE_AUTO; schedule <= INSPAN_SCHEDULE_RING; schedule++) {
+        for (int schedule = INSPAN_SCHEDULE_AUTO; schedule <= INSPAN_SCHEDULE_TREES; schedule++) {
             comm_options_t options = plain_options();
             options.schedule = (inspan_schedule_t)schedule;
             options.chunk_bytes = schedule == INSPAN_SCHEDULE_AUTO ? 0 : 5000;
@@ -280,7 +280,7 @@ static void sum_of_anything(world_t *world, uint32_t rank, void *context)
 static void same_bits_on_all_ranks(void **state)
 {
     (void)state;
-    for (int schedule = INSPAN_SCHEDULE_ONE_SHOT; schedule <= INSPAN_SCHEDULE_RING; schedule++) {
+    for (int schedule = INSPAN_SCHEDULE_ONE_SHOT; schedule <= INSPAN_SCHEDULE_TREES; schedule++) {
         comm_options_t options = plain_options();
         options.schedule = (inspan_schedule_t)schedule;
         float *first = NULL;

@@ -422,7 +422,6 @@ void exec_mark(inspan_comm_t *comm, uint32_t peer);
 void exec_drop_all(inspan_comm_t *comm, inspan_status_t status); /* end all runs */
 void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq);
 void exec_listen(inspan_comm_t *comm); /* before something begins: peers' silence counts from now on */
-void exec_note_spin(inspan_comm_t *comm);
 
 /* transfer.c */
 void transfer_push(transfer_queue_t *queue, comm_transfer_t *transfer);

@@ -4,7 +4,8 @@
 
 #include "core/collective/builder.h"
 
-static const char *const algorithm_names[SCHED_ALGORITHMS] = {"one-shot", "direct", "ring"};
+static const char *const algorithm_names[SCHED_ALGORITHMS] = {"one-shot", "direct", "ring", "doubling",
+                                                              "trees"};
 
 const char *sched_algorithm_name(sched_algorithm_t algorithm)
 {
@@ -174,6 +175,11 @@ uint32_t builder_local(builder_t *builder, sched_kind_t kind, uint32_t chunk, sc
                                       .tmp_offset = tmp_offset});
 }
 
+void builder_after_too(builder_t *builder, uint32_t op, uint32_t second)
+{
+    if (builder->status == INSPAN_OK) builder->schedule->ops[op].after[1] = second;
+}
+
 uint32_t builder_gather_sum(builder_t *builder, uint32_t chunk)
 {
     uint32_t last = SCHED_NONE;
@@ -193,12 +199,14 @@ uint32_t builder_gather_sum(builder_t *builder, uint32_t chunk)
 static const builder_fn builders[SCHED_BARRIER + 1][SCHED_ALGORITHMS] = {
     [SCHED_ALLREDUCE] = {[SCHED_ONE_SHOT] = build_one_shot_allreduce,
                          [SCHED_DIRECT] = build_direct_allreduce,
-                         [SCHED_RING] = build_ring_allreduce},
+                         [SCHED_RING] = build_ring_allreduce,
+                         [SCHED_DOUBLING] = build_doubling_allreduce,
+                         [SCHED_TREES] = build_trees_allreduce},
     [SCHED_REDUCE_SCATTER] =
         {[SCHED_DIRECT] = build_direct_reduce_scatter, [SCHED_RING] = build_ring_reduce_scatter},
     [SCHED_ALLGATHER] = {[SCHED_DIRECT] = build_direct_allgather, [SCHED_RING] = build_ring_allgather},
     [SCHED_BROADCAST] = {[SCHED_DIRECT] = build_direct_broadcast, [SCHED_RING] = build_ring_broadcast},
-    [SCHED_BARRIER] = {build_barrier, build_barrier, build_barrier},
+    [SCHED_BARRIER] = {build_barrier, build_barrier, build_barrier, build_barrier, build_barrier},
 };
 
 bool sched_supports(sched_collective_t collective, sched_algorithm_t algorithm)

@@ -35,6 +35,9 @@ uint32_t builder_recv(builder_t *builder, sched_kind_t kind, uint32_t from, uint
 uint32_t builder_local(builder_t *builder, sched_kind_t kind, uint32_t chunk, sched_buffer_t src,
                        sched_buffer_t dst, uint64_t tmp_offset, uint32_t after);
 
+/* Operation `op` waits for `second` as well (SCHED_NONE: for nothing more). */
+void builder_after_too(builder_t *builder, uint32_t op, uint32_t second);
+
 /*
  * OUT = sum of all ranks' IN of this chunk, in rank order, the others' parts as they come in. The index of
  * the operation that completes it.
@@ -44,6 +47,8 @@ uint32_t builder_gather_sum(builder_t *builder, uint32_t chunk);
 typedef void (*builder_fn)(builder_t *builder);
 
 void build_one_shot_allreduce(builder_t *builder);
+void build_doubling_allreduce(builder_t *builder);
+void build_trees_allreduce(builder_t *builder);
 void build_direct_allreduce(builder_t *builder);
 void build_direct_reduce_scatter(builder_t *builder);
 void build_direct_allgather(builder_t *builder);

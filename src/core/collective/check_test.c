@@ -231,6 +231,10 @@ static bool source_is_out(schedule_t *s, uint32_t i)
 
 static bool source_is_tmp(schedule_t *s, uint32_t i)
 {
+    const uint32_t made = s->ops[i].after[0];
+    if (made != SCHED_NONE && s->ops[made].kind == SCHED_COPY && s->ops[made].src == SCHED_TMP &&
+        s->ops[made].tmp_offset == s->ops[i].tmp_offset)
+        return false; /* it was copied from there: the same bits */
     return source_is(s, i, SCHED_TMP);
 }
 

@@ -15,8 +15,8 @@ typedef struct candidate {
     double handicap; /* its time counts this much: what the model does not see */
 } candidate_t;
 
-/* A hop that is late delays all behind it, and the ring has 2 (n - 1) of them. */
-#define RING_HANDICAP 1.03
+/* A hop that is late delays all behind it: the ring has 2 (n - 1) of them, the trees 4 log2 n. */
+#define HOPS_HANDICAP 1.03
 
 static double slower_way(const link_port_t *port)
 {
@@ -62,13 +62,19 @@ static bool unequal(const link_model_t *links)
     return false;
 }
 
-/* No one-shot all-reduce is faster than its busiest port carries n - 1 times the data; so long ones need no
- * simulation. */
-static double one_shot_bound(const link_model_t *links, double bytes)
+/* How often the busiest port carries the data at least, of algorithms that are not for bulk: long ones need
+ * no simulation. */
+static double least_passes(sched_algorithm_t algorithm, uint32_t world)
+{
+    if (algorithm == SCHED_ONE_SHOT) return world - 1;
+    return algorithm == SCHED_DOUBLING ? floor(log2(world)) : 0;
+}
+
+static double bound(sched_algorithm_t algorithm, const link_model_t *links, double bytes)
 {
     double least = INFINITY;
     for (uint32_t i = 0; i < links->world; i++) least = fmin(least, slower_way(&links->ports[i]));
-    return (links->world - 1) * bytes / least;
+    return least_passes(algorithm, links->world) * bytes / least;
 }
 
 static inspan_status_t price_candidate(const sched_request_t *asked, const link_model_t *links,
@@ -108,7 +114,10 @@ static size_t find_candidates(sched_collective_t collective, const link_model_t 
     }
     if (collective == SCHED_BARRIER) return n; /* there is only one */
     if (sched_supports(collective, SCHED_RING))
-        candidates[n++] = (candidate_t){SCHED_RING, NULL, RING_HANDICAP};
+        candidates[n++] = (candidate_t){SCHED_RING, NULL, HOPS_HANDICAP};
+    if (sched_supports(collective, SCHED_TREES))
+        candidates[n++] = (candidate_t){SCHED_TREES, NULL, HOPS_HANDICAP};
+    if (sched_supports(collective, SCHED_DOUBLING)) candidates[n++] = (candidate_t){SCHED_DOUBLING, NULL, 1};
     if (sched_supports(collective, SCHED_ONE_SHOT)) candidates[n++] = (candidate_t){SCHED_ONE_SHOT, NULL, 1};
     return n;
 }
@@ -133,9 +142,7 @@ inspan_status_t price_choose(sched_collective_t collective, uint32_t world, uint
                                          .element_size = element_size,
                                          .chunk_bytes = priced_chunk_bytes(count, element_size, chunk_bytes),
                                          .weights = candidate->weights};
-        if (candidate->algorithm == SCHED_ONE_SHOT &&
-            one_shot_bound(links, (double)count * element_size) * 1e9 > best)
-            continue;
+        if (bound(candidate->algorithm, links, (double)count * element_size) * 1e9 > best) continue;
         ns_t found = 0;
         status = price_candidate(&request, links, ranks, &found);
         if (status != INSPAN_OK || !((double)found * candidate->handicap < best)) continue;

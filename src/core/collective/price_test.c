@@ -83,6 +83,11 @@ static void bulk_follows_the_closed_forms(void **state)
              2 * shards * seconds, 1e-3, 0.05);
         near("all-reduce one-shot", priced(&lan, SCHED_ALLREDUCE, SCHED_ONE_SHOT, 25000000, NULL),
              (n - 1) * seconds, 1e-3, 0.05);
+        const double power = floor(log2(n)), fold = power<log2(n), across = n> 3 ? 2 : n / 2.0;
+        near("all-reduce doubling", priced(&lan, SCHED_ALLREDUCE, SCHED_DOUBLING, 25000000, NULL),
+             (power + fold) * seconds, 1e-3, 0.1);
+        near("all-reduce trees", priced(&lan, SCHED_ALLREDUCE, SCHED_TREES, 25000000, NULL), across * seconds,
+             1e-3, 0.25); /* their halves meet in all ports */
         near("reduce-scatter direct", priced(&lan, SCHED_REDUCE_SCATTER, SCHED_DIRECT, 25000000, NULL),
              shards * seconds, 1e-3, 0.05);
         near("reduce-scatter ring", priced(&lan, SCHED_REDUCE_SCATTER, SCHED_RING, 25000000, NULL),

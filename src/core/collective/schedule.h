@@ -38,6 +38,8 @@ typedef enum sched_algorithm {
     SCHED_ONE_SHOT, /* all send all to all, one hop; sum in rank order                       */
     SCHED_DIRECT,   /* direct sharded: the owner of a chunk reduces it in rank order         */
     SCHED_RING,     /* reduce-scatter, then all-gather around the ring; sum in ring order    */
+    SCHED_DOUBLING, /* recursive doubling, an all-reduce of whole inputs; sum in pairs          */
+    SCHED_TREES,    /* two complementary binary trees, an all-reduce; sum up the tree           */
     SCHED_ALGORITHMS
 } sched_algorithm_t;
 
@@ -55,7 +57,7 @@ typedef enum sched_buffer { SCHED_IN, SCHED_OUT, SCHED_TMP } sched_buffer_t;
 
 typedef struct sched_chunk {
     uint64_t first, count; /* elements */
-    uint32_t owner;        /* rank whose shard it is; SCHED_NONE where all reduce it (one-shot) */
+    uint32_t owner;        /* rank whose shard it is; SCHED_NONE where all reduce it (one-shot, doubling) */
 } sched_chunk_t;
 
 typedef struct sched_op {
@@ -88,8 +90,9 @@ typedef struct sched_request {
     uint64_t count;              /* elements, 0 allowed */
     uint32_t element_size;       /* bytes */
     uint64_t chunk_bytes;        /* at most this much in one chunk, > 0 */
-    const double *weights; /* (world) share of the shards per rank, finite, >= 0, not all 0; NULL: equal. The
-                              ring's all-reduce has equal shards always: it gains nothing by others */
+    const double
+        *weights; /* (world) share of the shards per rank, finite, >= 0, not all 0; NULL: equal. Only
+                     the direct all-reduce, reduce-scatter and all-gather have other than equal ones */
 } sched_request_t;
 
 typedef struct schedule {
@@ -118,6 +121,6 @@ void sched_free(schedule_t *schedule); /* NULL is fine */
  */
 inspan_status_t sched_check(const schedule_t *const *ranks, uint32_t world, inspan_error_t *err);
 
-const char *sched_algorithm_name(sched_algorithm_t algorithm); /* "one-shot", "direct", "ring" */
+const char *sched_algorithm_name(sched_algorithm_t algorithm); /* "one-shot", "direct", ... */
 
 #endif

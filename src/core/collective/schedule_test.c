@@ -123,10 +123,54 @@ static uint32_t owner_of(const sched_request_t *request, const double *weights, 
     }
 }
 
+/* Those above the largest power of two go to their partners, then neighbours, pairs of neighbours, ... */
+static float sum_by_doubling(uint32_t world, const float *input)
+{
+    float sums[MOST_RANKS];
+    uint32_t power = 1;
+    while (2 * power <= world) power *= 2;
+    memcpy(sums, input, sizeof sums);
+    for (uint32_t r = power; r < world; r++) sums[r - power] += input[r];
+    for (uint32_t apart = 1; apart < power; apart *= 2)
+        for (uint32_t r = 0; r < power; r += 2 * apart) sums[r] += sums[r + apart];
+    return sums[0];
+}
+
+/* Over positions [from, to), which begin and end with a leaf (or the end): the middle inner one, left, right.
+ * of (n): the rank at a position. */
+static float sum_of_tree(const float *input, const uint32_t *of, uint32_t from, uint32_t to)
+{
+    const uint32_t inner = (to - from) / 2;
+    if (inner == 0) return input[of[from]];
+    const uint32_t top = from + 2 * (inner / 2) + 1;
+    const float sum = input[of[top]] + sum_of_tree(input, of, from, top);
+    return top + 1 < to ? sum + sum_of_tree(input, of, top + 1, to) : sum;
+}
+
+/* The first tree stands over the ranks, the second over the ranks mirrored or moved by one; the elements are
+ * shared out between their roots, by rank. */
+static float sum_by_trees(const sched_request_t *request, const float *input, uint64_t element)
+{
+    const uint32_t n = request->world, top = 2 * (n / 2 / 2) + 1;
+    uint32_t of[2][MOST_RANKS];
+    double weights[MOST_RANKS] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        of[0][i] = i;
+        of[1][i] = n % 2 == 0 ? n - 1 - i : (i + n - 1) % n;
+    }
+    if (n == 1) return input[0];
+    weights[of[0][top]] = weights[of[1][top]] = 1;
+    return sum_of_tree(input, of[owner_of(request, weights, element) == of[1][top]], 0, n);
+}
+
 /* What every holder must have, to the bit: the sum in the promised order, or the one value there is. */
 static float expected(const sched_request_t *request, rank_run_t *ranks, uint64_t element)
 {
     const uint32_t world = request->world;
+    float input[MOST_RANKS] = {0};
+    for (uint32_t r = 0; r < world; r++) input[r] = ranks[r].buffers[SCHED_IN][element];
+    if (request->algorithm == SCHED_DOUBLING) return sum_by_doubling(world, input);
+    if (request->algorithm == SCHED_TREES) return sum_by_trees(request, input, element);
     if (request->collective == SCHED_BROADCAST) return ranks[request->root].buffers[SCHED_IN][element];
     const bool ring = request->algorithm == SCHED_RING;
     const double *weights = ring && request->collective == SCHED_ALLREDUCE ? NULL : request->weights;
