@@ -177,3 +177,16 @@ def test_four_machines_of_unequal_speed_count_every_sample_once(inspan, cluster,
     ledger = inspan.json("job", 1, "--ledger")
     assert ledger["exact"], ledger
     assert (ledger["steps"], ledger["samples"], ledger["dropped"]) == (30, 30 * 32, 0)
+
+
+def test_a_slow_link_makes_no_sums(inspan, laboratory):
+    """What is measured of the links decides whose share of the sums is how large; where it is asked for, it is told."""
+    answer = inspan.json("bench", "explain", "--local", "3", "--link", "300mbit,300mbit,60mbit")
+    up = [link["up_bytes_per_s"] * 8e-6 for link in answer["links"]]
+    assert up[2] < 75 and all(150 < speed < 400 for speed in up[:2]), answer
+    choice = next(choice for choice in answer["choices"] if choice["bytes"] == 16 << 20)
+    assert choice["schedule"] == "direct" and choice["weights"][2] < 0.1 * sum(choice["weights"]), answer
+    least = (16 << 20) / (60e6 / 8)  # it sends its part and receives the sum
+    assert least < choice["predicted_s"] < 1.5 * least, answer
+    told = inspan.run("bench", "explain", "--local", "2").stdout
+    assert "rank-1" in told and "shares of the sums" in told and "equal" in told

@@ -122,6 +122,38 @@ INSPAN_API inspan_status_t inspan_receive(inspan_comm_t *comm, void *data, uint6
                                           inspan_dtype_t dtype, uint32_t from, uint32_t tag,
                                           inspan_op_t **op);
 
+/*
+ * Compare what all ranks measured of their links (while operations ran), and choose by it how all-reduces of
+ * each size are carried from now on: schedule, and whose share of the sums is how large. All ranks call it,
+ * in the same order as operations, while none is pending. Two short operations; where no link has changed by
+ * 15 %, one, and *changed is false. Nothing to do where schedule or weights are forced. Blocks for timeout_ns
+ * at most: then, and on any other failure, the communicator has failed, and the status is the cause's;
+ * INVALID: operations are pending.
+ */
+INSPAN_API inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *changed);
+
+/* A rank's port as inspan_comm_tune last found it. The same on all ranks. */
+typedef struct inspan_port {
+    double up, down; /* bytes per second; 0: it was never what held its data up */
+    bool up_wavers,
+        down_wavers;    /* it is only about so: a processor or a radio is behind it, not the port alone */
+    int64_t latency_ns; /* from program to program, to the nearest other rank; 0: not known */
+} inspan_port_t;
+INSPAN_API bool inspan_comm_port(const inspan_comm_t *comm, uint32_t rank, inspan_port_t *port);
+
+/* How an all-reduce of so many bytes is carried. false: by its size alone, inspan_comm_tune has chosen
+ * nothing. */
+typedef struct inspan_choice {
+    inspan_schedule_t schedule;
+    const double
+        *weights; /* (world) shares of the sums, any scale; NULL: equal ones. Valid until the next tune */
+    int64_t predicted_ns; /* of the size that choices near it were made for */
+    uint64_t bytes;       /* that size */
+} inspan_choice_t;
+INSPAN_API bool inspan_comm_choice(const inspan_comm_t *comm, uint64_t bytes, inspan_choice_t *choice);
+INSPAN_API const char *
+inspan_schedule_name(inspan_schedule_t schedule); /* "auto", "one-shot", "direct", ... */
+
 /* Elements [*first, *first + *n) of a count-long buffer are rank's shard. */
 INSPAN_API void inspan_shard(const inspan_comm_t *comm, uint64_t count, uint32_t rank, uint64_t *first,
                              uint64_t *n);

@@ -1,6 +1,7 @@
 /*
- * inspan bench allreduce: one process is one rank, so that ranks can stand in any namespaces or machines;
- * --local N starts all of them here, with --link and --cpu as the machines of a laboratory.
+ * inspan bench allreduce, inspan bench explain: one process is one rank, so that ranks can stand in any
+ * namespaces or machines; --local N starts all of them here, with --link and --cpu as the machines of a
+ * laboratory.
  */
 #include <math.h>
 #include <poll.h>
@@ -27,11 +28,14 @@
 #define NO_RANK        UINT64_MAX /* none was given */
 #define RENDEZVOUS     (30 * NS_PER_S)
 #define OP_TIMEOUT     (600 * NS_PER_S)
+#define TUNED_FROM     (4u << 20) /* bytes: after each one of those, else after some */
+#define TUNED_EVERY    16
 
 typedef struct bench {
     uint64_t rank, world, iterations, local, chunk;
     const char *rendezvous, *bytes, *weights, *schedule, *data_ports, *cpu, *link;
     bool check, json, joined;
+    const char *what; /* allreduce, explain */
     /* parsed */
     uint64_t sizes[SIZES_MAX];
     uint32_t n_sizes;
@@ -85,10 +89,9 @@ static inspan_status_t parse_weights(bench_t *bench, inspan_error_t *err)
 
 static inspan_status_t parse_schedule(bench_t *bench, inspan_error_t *err)
 {
-    static const char *const names[] = {"auto", "one-shot", "direct", "ring", "doubling", "trees"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(bench->schedule, names[i]) == 0) {
-            bench->algorithm = (inspan_schedule_t)i;
+    for (inspan_schedule_t i = INSPAN_SCHEDULE_AUTO; i <= INSPAN_SCHEDULE_TREES; i++)
+        if (strcmp(bench->schedule, inspan_schedule_name(i)) == 0) {
+            bench->algorithm = i;
             return INSPAN_OK;
         }
     return error_set(err, INSPAN_INVALID,
@@ -168,6 +171,16 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* What the operations before showed of the links counts for those to come. */
+static inspan_status_t tune(inspan_comm_t *comm, bool *changed, inspan_error_t *err)
+{
+    const inspan_status_t status = inspan_comm_tune(comm, OP_TIMEOUT, changed);
+    inspan_cause_t cause;
+    if (status == INSPAN_OK) return INSPAN_OK;
+    if (inspan_comm_cause(comm, &cause)) return error_set(err, status, "%s", cause.text);
+    return error_set(err, status, "the links could not be compared: %s", inspan_status_text(status));
+}
+
 /* The slowest rank's time of each iteration counts; CPU is the mean of the ranks. */
 static inspan_status_t measure(const bench_t *bench, inspan_comm_t *comm, uint64_t bytes, double *times,
                                figure_t *figure, inspan_error_t *err)
@@ -180,7 +193,10 @@ static inspan_status_t measure(const bench_t *bench, inspan_comm_t *comm, uint64
                                              (unsigned long long)bytes);
     if (status == INSPAN_OK) fill(in, count, inspan_comm_rank(comm));
     ns_t cpu = 0;
+    bool changed = false;
     for (uint64_t i = 0; i < WARM_UP + n && status == INSPAN_OK; i++) {
+        if (i <= WARM_UP || bytes >= TUNED_FROM || i % TUNED_EVERY == 0) status = tune(comm, &changed, err);
+        if (status != INSPAN_OK) break;
         inspan_op_t *op = NULL;
         const inspan_status_t started = inspan_barrier(comm, &op); /* all start together */
         status = wait_for(comm, started, op, err);
@@ -245,6 +261,126 @@ static int print(const bench_t *bench, const figure_t *figures)
     return printed ? CLI_EXIT_OK : CLI_EXIT_CLUSTER;
 }
 
+/* ---- Explaining ------------------------------------------------------------------------------ */
+
+#define EXPLAIN_BYTES (16u << 20)
+#define EXPLAIN_TIMES 6
+
+static const char *rate_text(double bytes_per_s, bool wavers, char text[32])
+{
+    if (bytes_per_s > 0)
+        snprintf(text, 32, "%s%.0f Mbit/s", wavers ? "~" : "", bytes_per_s * 8e-6);
+    else
+        snprintf(text, 32, "not seen");
+    return text;
+}
+
+static void print_ports(const inspan_comm_t *comm)
+{
+    printf("%4s  %-16s %13s %13s %10s\n", "rank", "node", "up", "down", "latency");
+    for (uint32_t r = 0; r < inspan_comm_world(comm); r++) {
+        inspan_port_t port;
+        char up[32], down[32];
+        if (!inspan_comm_port(comm, r, &port)) continue;
+        printf("%4u  %-16s %13s %13s %7.0f us\n", r, inspan_comm_member(comm, r)->node,
+               rate_text(port.up, port.up_wavers, up), rate_text(port.down, port.down_wavers, down),
+               (double)port.latency_ns * 1e-3);
+    }
+    printf("~: it wavers, more than the port is behind it. Not seen: the port was never what held its data "
+           "up.\n");
+}
+
+static void print_choices(const inspan_comm_t *comm)
+{
+    printf("\n%12s  %-10s %13s  %s\n", "all-reduce", "schedule", "predicted", "shares of the sums");
+    inspan_choice_t choice = {0};
+    for (uint64_t bytes = 1; inspan_comm_choice(comm, bytes, &choice) && choice.bytes >= bytes;
+         bytes = 2 * choice.bytes + 1) {
+        double sum = 0;
+        printf("%12llu  %-10s %10.3f ms ", (unsigned long long)choice.bytes,
+               inspan_schedule_name(choice.schedule), (double)choice.predicted_ns * 1e-6);
+        for (uint32_t r = 0; choice.weights != NULL && r < inspan_comm_world(comm); r++)
+            sum += choice.weights[r];
+        for (uint32_t r = 0; choice.weights != NULL && r < inspan_comm_world(comm); r++)
+            printf(" %.3f", choice.weights[r] / sum);
+        printf("%s\n", choice.weights == NULL ? " equal" : "");
+    }
+}
+
+static json_t *ports_json(const inspan_comm_t *comm)
+{
+    json_t *ports = json_array();
+    for (uint32_t r = 0; r < inspan_comm_world(comm); r++) {
+        inspan_port_t port;
+        if (!inspan_comm_port(comm, r, &port)) continue;
+        json_t *row = json_object();
+        json_set_number(row, "rank", r);
+        json_set_string(row, "node", inspan_comm_member(comm, r)->node);
+        json_set_number(row, "up_bytes_per_s", port.up);
+        json_set_number(row, "down_bytes_per_s", port.down); /* 0: not seen */
+        json_set_bool(row, "up_wavers", port.up_wavers);
+        json_set_bool(row, "down_wavers", port.down_wavers);
+        json_set_number(row, "latency_s", ns_to_s(port.latency_ns));
+        json_append(ports, row);
+    }
+    return ports;
+}
+
+static json_t *choices_json(const inspan_comm_t *comm)
+{
+    json_t *choices = json_array();
+    inspan_choice_t choice = {0};
+    for (uint64_t bytes = 1; inspan_comm_choice(comm, bytes, &choice) && choice.bytes >= bytes;
+         bytes = 2 * choice.bytes + 1) {
+        json_t *row = json_object(), *weights = json_array();
+        json_set_number(row, "bytes", (double)choice.bytes);
+        json_set_string(row, "schedule", inspan_schedule_name(choice.schedule));
+        json_set_number(row, "predicted_s", ns_to_s(choice.predicted_ns));
+        for (uint32_t r = 0; choice.weights != NULL && r < inspan_comm_world(comm); r++)
+            json_append_number(weights, choice.weights[r]);
+        json_set(row, "weights", weights); /* empty: equal shares */
+        json_append(choices, row);
+    }
+    return choices;
+}
+
+static int print_explanation(const bench_t *bench, const inspan_comm_t *comm)
+{
+    if (!bench->json) {
+        print_ports(comm);
+        print_choices(comm);
+        return CLI_EXIT_OK;
+    }
+    json_t *root = json_object();
+    json_set_string(root, "bench", "explain");
+    json_set_number(root, "world", (double)bench->world);
+    json_set(root, "links", ports_json(comm));
+    json_set(root, "choices", choices_json(comm));
+    char *text = json_print(root, false);
+    if (text != NULL) printf("%s\n", text);
+    json_free(root);
+    const bool printed = text != NULL;
+    free(text);
+    return printed ? CLI_EXIT_OK : CLI_EXIT_CLUSTER;
+}
+
+/* Traffic shows what the links carry. */
+static inspan_status_t look_at_links(inspan_comm_t *comm, inspan_error_t *err)
+{
+    float *in = calloc(1, EXPLAIN_BYTES), *out = malloc(EXPLAIN_BYTES);
+    inspan_status_t status =
+        in != NULL && out != NULL ? INSPAN_OK : error_set(err, INSPAN_NO_MEMORY, "no memory");
+    bool changed = false;
+    for (int i = 0; i < EXPLAIN_TIMES && status == INSPAN_OK; i++) {
+        status = reduce(comm, in, out, EXPLAIN_BYTES / 4, INSPAN_FP32, INSPAN_SUM, err);
+        if (status == INSPAN_OK) status = tune(comm, &changed, err);
+        if (i > 0 && !changed) break; /* the same on all ranks */
+    }
+    free(in);
+    free(out);
+    return status;
+}
+
 /* ---- One rank -------------------------------------------------------------------------------- */
 
 /* Find the others: rank 0 is the place where all meet, unless --local made another one. */
@@ -284,6 +420,7 @@ static int run_rank(const bench_t *bench)
     comm_io_t *io = NULL;
     comm_listener_t *listener = NULL;
     inspan_comm_t *comm = NULL;
+    int printed = CLI_EXIT_OK;
     uint16_t first = 0, last = 0;
     inspan_member_t *own = &group.members[group.rank];
     inspan_status_t status = os_random(&own->incarnation, sizeof own->incarnation);
@@ -306,7 +443,11 @@ static int run_rank(const bench_t *bench)
     memcpy(options.key, group.key, sizeof options.key);
     if (status == INSPAN_OK) status = comm_open(&options, &comm, &err);
     figure_t figures[SIZES_MAX];
-    if (status == INSPAN_OK) status = run_sizes(bench, comm, figures, &err);
+    const bool explains = strcmp(bench->what, "explain") == 0;
+    if (status == INSPAN_OK)
+        status = explains ? look_at_links(comm, &err) : run_sizes(bench, comm, figures, &err);
+    if (status == INSPAN_OK && group.rank == 0)
+        printed = explains ? print_explanation(bench, comm) : print(bench, figures);
     if (status != INSPAN_OK && comm != NULL)
         inspan_comm_abort(comm, err.text); /* a wrong sum is an end for all */
     inspan_comm_close(comm);
@@ -314,7 +455,7 @@ static int run_rank(const bench_t *bench)
     comm_io_close(io);
     /* of --local: the answer in JSON is the program's that started this one */
     if (status != INSPAN_OK) return cli_fail(&err, bench->json && !bench->joined);
-    return group.rank == 0 ? print(bench, figures) : CLI_EXIT_OK;
+    return printed;
 }
 
 /* ---- All ranks here -------------------------------------------------------------------------- */
@@ -347,7 +488,7 @@ static inspan_status_t start_rank(flock_t *flock, uint32_t rank, const char *mee
         arguments[n++] = "--enter-lab";
         arguments[n++] = lab_where(flock->lab, rank);
     }
-    const char *const fixed[] = {"bench",   "allreduce", "--joined",   "--rank",     words[0],
+    const char *const fixed[] = {"bench",   bench->what, "--joined",   "--rank",     words[0],
                                  "--world", words[1],    "--iters",    words[2],     "--rendezvous",
                                  meeting,   "--bytes",   bench->bytes, "--schedule", bench->schedule};
     for (size_t i = 0; i < COUNT_OF(fixed); i++) arguments[n++] = fixed[i];
@@ -496,9 +637,10 @@ int cmd_bench(int argc, char **argv)
     if (code >= 0) return code;
     inspan_error_t err = {0};
     inspan_status_t status = INSPAN_OK;
-    if (strcmp(operands.items[0], "allreduce") != 0)
-        status =
-            error_set(&err, INSPAN_INVALID, "bench %.60s: there is only bench allreduce", operands.items[0]);
+    bench.what = operands.items[0];
+    if (strcmp(bench.what, "allreduce") != 0 && strcmp(bench.what, "explain") != 0)
+        status = error_set(&err, INSPAN_INVALID, "bench %.60s: there is bench allreduce and bench explain",
+                           bench.what);
     if (status == INSPAN_OK) status = parse(&bench, &err);
     if (status != INSPAN_OK) return cli_fail_user(&err, bench.json);
     return bench.local > 0 ? run_local(&bench) : run_rank(&bench);

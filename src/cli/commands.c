@@ -67,11 +67,14 @@ const cli_command_t cli_commands[] = {
      "  inspan results 3\n  inspan results 3 /mnt/models/gpt --json", cmd_results},
     {"generate", "FOLDER|model.safetensors [options]", "Let a trained GPT write", NULL,
      "  inspan generate out --prompt \"In the beginning\" --tokens 300 --temperature 0.8", cmd_generate},
-    {"bench", "allreduce [options]", "Measure collectives between ranks",
-     "One process is one rank; --local N starts all ranks on this machine.",
+    {"bench", "allreduce|explain [options]", "Measure collectives between ranks",
+     "One process is one rank; --local N starts all ranks on this machine. explain: what was measured of "
+     "the\n"
+     "links, and which schedule and whose shares of the sums all-reduces of each size get by that.",
      "  inspan bench allreduce --local 4 --bytes 4K,1M,25M --iters 20\n"
      "  inspan bench allreduce --rank 0 --world 2 --rendezvous 192.168.1.5:7600 --bytes 25M --iters 10 "
-     "--json",
+     "--json\n"
+     "  inspan bench explain --local 4 --link 1gbit,1gbit,1gbit,200mbit",
      cmd_bench},
     {"version", "[options]", "Print the versions of Inspan and of what it stands on", NULL,
      "  inspan version --json", cmd_version},

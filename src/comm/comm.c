@@ -77,6 +77,7 @@ void comm_free(inspan_comm_t *comm)
     plan_free_all(comm);
     message_close(comm);
     stage_close(&comm->stage);
+    tune_close(comm);
     for (uint32_t peer = 0; comm->peers != NULL && peer < comm->world; peer++) {
         free(comm->peers[peer].calls);
         free(comm->peers[peer].wants);
@@ -110,7 +111,8 @@ static inspan_status_t open_peers(inspan_comm_t *comm)
         peer->tx.rescue = malloc(DATA_PIECE_MAX);
         if (peer->calls == NULL || peer->tx.rescue == NULL) return INSPAN_NO_MEMORY;
     }
-    inspan_status_t status = stage_open(&comm->stage, comm->world - 1);
+    inspan_status_t status = tune_open(comm);
+    if (status == INSPAN_OK) status = stage_open(&comm->stage, comm->world - 1);
     return status == INSPAN_OK ? message_open(comm) : status;
 }
 
@@ -193,6 +195,8 @@ void comm_wake(inspan_comm_t *comm)
 
 static sched_algorithm_t choose(const inspan_comm_t *comm, sched_collective_t collective, uint64_t bytes)
 {
+    const tune_choice_t *choice = tune_choice(comm, (uint8_t)collective, bytes);
+    if (choice != NULL) return choice->algorithm;
     sched_algorithm_t algorithm = SCHED_DIRECT;
     switch (comm->forced) {
     case INSPAN_SCHEDULE_ONE_SHOT: algorithm = SCHED_ONE_SHOT; break;

@@ -169,6 +169,7 @@ static void run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status
 static void run_done(inspan_comm_t *comm, comm_run_t *run)
 {
     run_end(comm, run, INSPAN_OK);
+    if (comm->n_active == 0) tune_note(comm);
     open_windows(comm);
 }
 
@@ -241,8 +242,12 @@ static void run_begin(inspan_comm_t *comm, comm_run_t *run)
 {
     exec_listen(comm);
     run->seq = ++comm->posted;
-    if (comm->n_active == 0) comm->oldest = run->seq;
     run->since = comm->transport->now(comm->transport_self);
+    if (comm->n_active == 0) {
+        comm->oldest = run->seq;
+        comm->streaming_since = run->since;
+        for (uint32_t peer = 0; peer < comm->world; peer++) comm->peers[peer].tx.streamed = 0;
+    }
     comm->runs[run->seq % COMM_RING] = run;
     comm->calls[run->seq % COMM_RING] = run->plan->call;
     comm->n_active++;

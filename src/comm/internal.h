@@ -7,6 +7,7 @@
  *   rx.c tx.c  frames in and out of a byte stream
  *   stage.c    pages for bytes that came early
  *   transfer.c sends and receives: who meets whom, what goes next
+ *   tune.c     the links as measured, and what is chosen by them
  *   fail.c     the first failure: spread, settle, finish everything
  *   message.c  small messages
  *   transport/ tcp (sockets) and sim (memory): byte streams between ranks, nothing of frames or collectives
@@ -31,6 +32,7 @@
 #include <sys/uio.h>
 
 #include "comm/comm.h"
+#include "core/collective/meter.h"
 #include "core/collective/schedule.h"
 #include "platform/os/os_cond.h"
 #include "platform/wire/data.h"
@@ -69,8 +71,10 @@ typedef struct comm_transport {
     void (*wake)(void *self);          /* any thread: call exec_wake soon */
     void (*spin)(void *self, bool on); /* any thread: short waits ahead */
     ns_t (*cpu)(void *self);           /* any thread: CPU time of the I/O thread */
-    bool (*is_current)(void *self);    /* any thread: this is the I/O thread */
-    void (*stop)(void *self);          /* close all streams, call exec_* no more */
+    ns_t (*latency)(void *self,
+                    uint32_t peer); /* any thread: one way, the least that was seen; 0: not known */
+    bool (*is_current)(void *self); /* any thread: this is the I/O thread */
+    void (*stop)(void *self);       /* close all streams, call exec_* no more */
     void (*close)(void *self); /* after stop, any other thread: no callback runs afterwards; frees self */
     bool blocking;             /* inspan_op_wait may sleep: somebody else runs the I/O thread */
 } comm_transport_t;
@@ -239,7 +243,8 @@ typedef struct tx {
     bool ping, bye, abort; /* to be sent */
     bool bye_sent;
     ns_t last;
-    uint8_t *rescue; /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
+    uint64_t streamed; /* bytes since comm->streaming_since */
+    uint8_t *rescue;   /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
     uint8_t control[TX_CONTROL];
 } tx_t;
 
@@ -309,6 +314,27 @@ typedef struct failure_listener {
     bool told;
 } failure_listener_t;
 
+/* ---- The tuner ------------------------------------------------------------------------------- */
+
+#define TUNE_CLASSES 8 /* of sizes: 4 KiB, 16 KiB, ... 64 MiB */
+
+typedef struct tune_choice {
+    sched_algorithm_t algorithm;
+    bool equal;      /* shards */
+    double *weights; /* (world) */
+    ns_t predicted;  /* of the class's size */
+} tune_choice_t;
+
+typedef struct tune { /* calling threads, one at a time */
+    bool chosen;
+    ns_t hop; /* least time of a short operation: one hop, program to program; 0: not known */
+    tune_choice_t choices[TUNE_CLASSES];
+    double *weights; /* (TUNE_CLASSES, world) */
+    float *own, *table,
+        *used;      /* (world, 2 world) what this rank says, what all say, what the choices are of */
+    int32_t *words; /* the choices, to be sent */
+} tune_t;
+
 typedef enum comm_health { COMM_HEALTHY, COMM_SETTLING, COMM_FAILED } comm_health_t;
 
 struct inspan_comm {
@@ -323,6 +349,7 @@ struct inspan_comm {
     void *transport_self;
 
     /* Calling threads, one at a time. */
+    tune_t tune;
     comm_plan_t *plans[COMM_MAX_PLANS];
     uint32_t n_plans;
     uint64_t plan_clock;
@@ -348,6 +375,8 @@ struct inspan_comm {
     comm_message_node_t *message_nodes, *free_messages;
     uint64_t operations;
     ns_t busy_since, busy;
+    float *measured; /* (world) bytes per second towards each peer; in its own place: of the own port. 0: not
+                        known */
 
     /* I/O thread. */
     comm_health_t health;
@@ -363,6 +392,9 @@ struct inspan_comm {
     uint8_t *scratch;     /* (DATA_PIECE_MAX + 8) bytes to be reduced */
     stage_t stage;
     comm_peer_t *peers; /* (world) */
+    meter_t meter;
+    meter_stream_t *streams; /* (world) the meter's */
+    ns_t streaming_since;    /* something is active */
     atomic_uint_least64_t bytes_sent, bytes_received;
 };
 
@@ -401,7 +433,7 @@ inspan_status_t plan_get(inspan_comm_t *comm, const data_call_t *call, comm_plan
 inspan_status_t plan_take_run(inspan_comm_t *comm, comm_plan_t *plan, comm_run_t **run);
 void plan_return_run(comm_run_t *run); /* under lock */
 void plan_free_all(inspan_comm_t *comm);
-uint64_t plan_layout(const inspan_comm_t *comm, uint64_t chunk_bytes);
+uint64_t plan_chunk_bytes(const inspan_comm_t *comm, uint64_t bytes); /* for an operation of so many */
 /* Bytes of an operation's chunk, and where it lies for the side `buffer`. */
 uint64_t run_bytes(const comm_run_t *run, uint32_t op);
 uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer);
@@ -447,6 +479,14 @@ void rx_discard(inspan_comm_t *comm, uint32_t peer); /* what is being received g
 void tx_flush(inspan_comm_t *comm, uint32_t peer);
 void tx_rescue(inspan_comm_t *comm, uint32_t peer); /* let go of all buffers of operations */
 bool tx_idle(const inspan_comm_t *comm, uint32_t peer);
+
+/* tune.c */
+inspan_status_t tune_open(inspan_comm_t *comm);
+void tune_close(inspan_comm_t *comm);
+void tune_note(inspan_comm_t *comm); /* I/O thread: nothing is active any more, what was measured counts */
+uint64_t tune_class_bytes(uint32_t class);
+/* What carries a call; NULL: nothing was chosen for it. */
+const tune_choice_t *tune_choice(const inspan_comm_t *comm, uint8_t collective, uint64_t bytes);
 
 /* stage.c */
 inspan_status_t stage_open(stage_t *stage, uint32_t peers);

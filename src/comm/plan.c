@@ -9,10 +9,15 @@
 #include "base/hash.h"
 #include "comm/internal.h"
 
-uint64_t plan_layout(const inspan_comm_t *comm, uint64_t chunk_bytes)
+static const double *weights_for(const inspan_comm_t *comm, const data_call_t *call, uint64_t bytes)
 {
-    return comm->weights != NULL ? hash64(comm->weights, comm->world * sizeof *comm->weights, chunk_bytes)
-                                 : chunk_bytes;
+    const tune_choice_t *choice = tune_choice(comm, call->collective, bytes);
+    return choice == NULL ? comm->weights : choice->equal ? NULL : choice->weights;
+}
+
+static uint64_t layout_of(const inspan_comm_t *comm, const double *weights, uint64_t chunk_bytes)
+{
+    return weights != NULL ? hash64(weights, comm->world * sizeof *weights, chunk_bytes) : chunk_bytes;
 }
 
 uint64_t run_bytes(const comm_run_t *run, uint32_t op)
@@ -147,8 +152,8 @@ static void plan_peers(comm_plan_t *plan)
     }
 }
 
-static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *call, uint64_t chunk_bytes,
-                                  comm_plan_t **out)
+static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *call, const double *weights,
+                                  uint64_t chunk_bytes, comm_plan_t **out)
 {
     comm_plan_t *plan = calloc(1, sizeof *plan);
     if (plan == NULL) return INSPAN_NO_MEMORY;
@@ -163,7 +168,7 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
                                .count = call->count,
                                .element_size = plan->element_size,
                                .chunk_bytes = chunk_bytes,
-                               .weights = comm->weights};
+                               .weights = weights};
     inspan_status_t status = sched_build(&request, &plan->schedule);
     if (status == INSPAN_OK && !plan_allocate(plan)) status = INSPAN_NO_MEMORY;
     if (status != INSPAN_OK) {
@@ -203,7 +208,7 @@ static uint32_t plan_victim(inspan_comm_t *comm)
  * after the start until the end: behind a slow link, the last chunk's way back is what is left over. The same
  * on every rank.
  */
-static uint64_t chunk_bytes_for(const inspan_comm_t *comm, uint64_t bytes)
+uint64_t plan_chunk_bytes(const inspan_comm_t *comm, uint64_t bytes)
 {
     if (comm->chunk_bytes > 0) return comm->chunk_bytes;
     const uint64_t each = bytes / (16 * (uint64_t)comm->world);
@@ -214,8 +219,9 @@ inspan_status_t plan_get(inspan_comm_t *comm, const data_call_t *wanted, comm_pl
 {
     data_call_t call = *wanted;
     const uint64_t bytes = call.count * inspan_dtype_size((inspan_dtype_t)call.dtype);
-    const uint64_t chunk_bytes = chunk_bytes_for(comm, bytes);
-    call.layout = plan_layout(comm, chunk_bytes);
+    const uint64_t chunk_bytes = plan_chunk_bytes(comm, bytes);
+    const double *weights = weights_for(comm, &call, bytes);
+    call.layout = layout_of(comm, weights, chunk_bytes);
     for (uint32_t i = 0; i < comm->n_plans; i++)
         if (same_call(&comm->plans[i]->call, &call)) {
             *out = comm->plans[i];
@@ -225,7 +231,7 @@ inspan_status_t plan_get(inspan_comm_t *comm, const data_call_t *wanted, comm_pl
     uint32_t slot = comm->n_plans < COMM_MAX_PLANS ? comm->n_plans : plan_victim(comm);
     if (slot == COMM_MAX_PLANS) return INSPAN_LIMIT;
     comm_plan_t *plan = NULL;
-    inspan_status_t status = plan_build(comm, &call, chunk_bytes, &plan);
+    inspan_status_t status = plan_build(comm, &call, weights, chunk_bytes, &plan);
     if (status != INSPAN_OK) return status;
     if (slot == comm->n_plans)
         comm->n_plans++;

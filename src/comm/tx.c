@@ -299,11 +299,10 @@ static void took(inspan_comm_t *comm, uint32_t peer, size_t bytes)
     }
 }
 
-void tx_flush(inspan_comm_t *comm, uint32_t peer)
+static void flush(inspan_comm_t *comm, uint32_t peer)
 {
     comm_peer_t *p = &comm->peers[peer];
     tx_t *tx = &p->tx;
-    if (peer == comm->rank) return;
     while (!p->gone && !tx->blocked) {
         queue_control(comm, peer);
         if (comm->health == COMM_HEALTHY && !p->bye) queue_pieces(comm, peer);
@@ -321,12 +320,24 @@ void tx_flush(inspan_comm_t *comm, uint32_t peer)
             return;
         }
         tx->last = comm->transport->now(comm->transport_self);
-        if (sent > 0) took(comm, peer, (size_t)sent);
+        if (sent > 0) {
+            tx->streamed += (uint64_t)sent;
+            meter_sent(&comm->meter, peer, (uint64_t)sent);
+            took(comm, peer, (size_t)sent);
+        }
         if ((size_t)sent < wanted) {
             tx->blocked = true;
             comm->transport->want_write(comm->transport_self, peer, true);
         }
     }
+}
+
+void tx_flush(inspan_comm_t *comm, uint32_t peer)
+{
+    const tx_t *tx = &comm->peers[peer].tx;
+    if (peer == comm->rank) return;
+    flush(comm, peer);
+    meter_backlog(&comm->meter, peer, tx->blocked && !comm->peers[peer].gone, tx->last);
 }
 
 void tx_rescue(inspan_comm_t *comm, uint32_t peer)

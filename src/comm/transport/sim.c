@@ -126,6 +126,12 @@ static ns_t sim_cpu(void *self)
     return 0;
 }
 
+static ns_t sim_latency(void *self, uint32_t peer)
+{
+    (void)self, (void)peer;
+    return 0;
+}
+
 static bool sim_is_current(void *self)
 {
     (void)self;
@@ -146,8 +152,8 @@ static void sim_close(void *self)
 }
 
 static const comm_transport_t sim_transport = {
-    sim_send, sim_receive, sim_want_write, sim_drained,    sim_drop, sim_tick_in, sim_now,
-    sim_wake, sim_spin,    sim_cpu,        sim_is_current, sim_stop, sim_close,   false};
+    sim_send, sim_receive, sim_want_write, sim_drained,    sim_drop, sim_tick_in, sim_now, sim_wake,
+    sim_spin, sim_cpu,     sim_latency,    sim_is_current, sim_stop, sim_close,   false};
 
 inspan_status_t comm_sim_open(uint32_t world, uint64_t seed, comm_sim_t **out)
 {

@@ -81,6 +81,11 @@ static bool tcp_drained(void *self, uint32_t peer)
     return os_socket_unacked(tcp->peers[peer].fd) == 0;
 }
 
+static ns_t tcp_latency(void *self, uint32_t peer)
+{
+    return os_socket_latency(((tcp_t *)self)->peers[peer].fd);
+}
+
 static void tcp_drop(void *self, uint32_t peer)
 {
     tcp_t *tcp = self;
@@ -204,8 +209,8 @@ static void tcp_close(void *self)
 }
 
 static const comm_transport_t tcp_transport = {
-    tcp_send, tcp_receive, tcp_want_write, tcp_drained,    tcp_drop, tcp_tick_in, tcp_now,
-    tcp_wake, tcp_spin,    tcp_cpu,        tcp_is_current, tcp_stop, tcp_close,   true};
+    tcp_send, tcp_receive, tcp_want_write, tcp_drained,    tcp_drop, tcp_tick_in, tcp_now, tcp_wake,
+    tcp_spin, tcp_cpu,     tcp_latency,    tcp_is_current, tcp_stop, tcp_close,   true};
 
 static tcp_t *tcp_create(const comm_options_t *options)
 {

@@ -16,7 +16,10 @@ typedef struct candidate {
 } candidate_t;
 
 /* A hop that is late delays all behind it: the ring has 2 (n - 1) of them, the trees 4 log2 n. */
-#define HOPS_HANDICAP 1.03
+#define HOPS_HANDICAP 1.06
+
+/* All ranks add all: where it is not faster by a hop, it takes a processor's time for nothing. */
+#define ADDS_HANDICAP 1.02
 
 static double slower_way(const link_port_t *port)
 {
@@ -117,8 +120,10 @@ static size_t find_candidates(sched_collective_t collective, const link_model_t 
         candidates[n++] = (candidate_t){SCHED_RING, NULL, HOPS_HANDICAP};
     if (sched_supports(collective, SCHED_TREES))
         candidates[n++] = (candidate_t){SCHED_TREES, NULL, HOPS_HANDICAP};
-    if (sched_supports(collective, SCHED_DOUBLING)) candidates[n++] = (candidate_t){SCHED_DOUBLING, NULL, 1};
-    if (sched_supports(collective, SCHED_ONE_SHOT)) candidates[n++] = (candidate_t){SCHED_ONE_SHOT, NULL, 1};
+    if (sched_supports(collective, SCHED_DOUBLING))
+        candidates[n++] = (candidate_t){SCHED_DOUBLING, NULL, HOPS_HANDICAP};
+    if (sched_supports(collective, SCHED_ONE_SHOT))
+        candidates[n++] = (candidate_t){SCHED_ONE_SHOT, NULL, ADDS_HANDICAP};
     return n;
 }
 

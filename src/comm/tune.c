@@ -1,0 +1,364 @@
+/*
+ * The tuner: which schedule, with whose shards, carries an all-reduce of which size.
+ *
+ *   core/collective/meter, fed by tx.c and exec.c      what the own streams took: this rank's row
+ *     | all-reduce of the table of links, a row a rank
+ *   the table --- as it was: nothing more is sent
+ *     | rank 0: link model, price_choose for each class of sizes
+ *   the choices, by broadcast --> plan.c, from the next all-reduce on
+ *
+ * Rank 0 chooses for all: a processor that rounds otherwise must not choose otherwise.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "comm/internal.h"
+#include "core/collective/link_model.h"
+#include "platform/os/os_time.h"
+
+#define CLASS_LEAST    4096 /* bytes of the first class; each next one is CLASS_FACTOR times as long */
+#define CLASS_FACTOR   4
+#define CHANGED        1.15f /* a link by this factor, a latency by its cube: choose anew */
+#define ALIKE          0.88
+#define ALIKE_WAVERING 0.5
+#define UNKNOWN_PORT   125e6 /* bytes per second: 1 Gbit/s, until something was measured */
+#define PER_MESSAGE    (5 * NS_PER_US)
+#define REDUCING       4e9 /* bytes per second */
+#define MOST_CHUNKS    64  /* that a choice is priced with: it has to be quick */
+#define WEIGHT_ONE     65535
+
+/*
+ * ---- The table ----
+ *
+ * A row a rank, 0: not known. (world) bytes per second towards each other, in its own place of its port,
+ * negative where they waver (core/collective/meter.h); (world) nanoseconds to each other's kernel and back,
+ * halved, in its own place of a hop from program to program.
+ */
+static size_t row_at(uint32_t rank, uint32_t world)
+{
+    return (size_t)rank * 2 * world;
+}
+
+static size_t cells(uint32_t world)
+{
+    return row_at(world, world);
+}
+
+void tune_note(inspan_comm_t *comm)
+{
+    const ns_t took = comm->transport->now(comm->transport_self) - comm->streaming_since;
+    uint64_t sum = 0;
+    for (uint32_t peer = 0; peer < comm->world; peer++) {
+        sum += comm->peers[peer].tx.streamed;
+        meter_at_least(&comm->meter, peer, comm->peers[peer].tx.streamed, took);
+    }
+    meter_at_least(&comm->meter, comm->world, sum, took);
+    pthread_mutex_lock(&comm->lock);
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        comm->measured[peer] =
+            (float)(peer == comm->rank ? meter_up(&comm->meter) : meter_towards(&comm->meter, peer));
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void fill_row(inspan_comm_t *comm, float *row)
+{
+    pthread_mutex_lock(&comm->lock);
+    memcpy(row, comm->measured, comm->world * sizeof *row);
+    pthread_mutex_unlock(&comm->lock);
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        row[comm->world + peer] =
+            (float)(peer == comm->rank ? comm->tune.hop
+                                       : comm->transport->latency(comm->transport_self, peer));
+}
+
+static bool differs(float now, float before, float factor)
+{
+    now = fabsf(now);
+    before = fabsf(before);
+    return now > before * factor || before > now * factor;
+}
+
+static bool table_changed(const tune_t *tune, uint32_t world)
+{
+    for (uint32_t rank = 0; rank < world; rank++)
+        for (uint32_t i = 0; i < 2 * world; i++) {
+            const size_t at = row_at(rank, world) + i;
+            if (differs(tune->table[at], tune->used[at], i < world ? CHANGED : CHANGED * CHANGED * CHANGED))
+                return true;
+        }
+    return false;
+}
+
+/* ---- The model ------------------------------------------------------------------------------- */
+
+/* What the senders' streams together bring to a rank, where its own port is what holds them back; 0: not
+ * seen. */
+static double port_down(const float *table, uint32_t world, uint32_t rank)
+{
+    double sum = 0;
+    bool wavers = false;
+    for (uint32_t from = 0; from < world; from++) {
+        if (from == rank) continue;
+        const float rate = table[row_at(from, world) + rank];
+        if (rate == 0) return 0;
+        sum += fabsf(rate);
+        wavers |= rate < 0;
+    }
+    return wavers ? -sum : sum;
+}
+
+/* Ports that are about as fast as the fastest are as fast: less is noise, and unequal shares cost. One that
+ * wavers would have to be slower by far. */
+static double about(double rate, double most)
+{
+    if (rate == 0) return most;
+    const double speed = fabs(rate);
+    return speed > (rate < 0 ? ALIKE_WAVERING : ALIKE) * most ? most : speed;
+}
+
+/* Of all ranks: who called last knew it. */
+static double least_hop(const float *table, uint32_t world)
+{
+    double least = 0;
+    for (uint32_t r = 0; r < world; r++) {
+        const float hop = table[row_at(r, world) + world + r];
+        if (hop > 0 && (least == 0 || hop < least)) least = hop;
+    }
+    return least;
+}
+
+static void fill_model(const tune_t *tune, link_model_t *model, link_port_t *ports, ns_t *latency)
+{
+    const uint32_t world = model->world;
+    const double hop = least_hop(tune->table, world);
+    double most = 0;
+    for (uint32_t r = 0; r < world; r++) most = fmax(most, fabsf(tune->table[row_at(r, world) + r]));
+    if (most == 0) most = UNKNOWN_PORT;
+    for (uint32_t r = 0; r < world; r++) {
+        const double up = tune->table[row_at(r, world) + r], down = port_down(tune->table, world, r);
+        ports[r].up_bytes_per_s = about(up, most);
+        ports[r].down_bytes_per_s = down != 0 ? about(down, most) : ports[r].up_bytes_per_s;
+        for (uint32_t to = 0; to < world; to++)
+            latency[(size_t)r * world + to] = (ns_t)fmax(hop, tune->table[row_at(r, world) + world + to]);
+    }
+    model->ports = ports;
+    model->latency = latency;
+    model->per_message = PER_MESSAGE;
+    model->reduce_bytes_per_s = REDUCING;
+}
+
+/* ---- The choices: of each class its algorithm, microseconds, (world) weights of WEIGHT_ONE ---- */
+
+static uint32_t class_words(uint32_t world)
+{
+    return 2 + world;
+}
+
+uint64_t tune_class_bytes(uint32_t class)
+{
+    uint64_t bytes = CLASS_LEAST;
+    while (class -- > 0) bytes *= CLASS_FACTOR;
+    return bytes;
+}
+
+static uint32_t class_of(uint64_t bytes)
+{
+    uint32_t class = 0;
+    while (class + 1 < TUNE_CLASSES && bytes > 2 * tune_class_bytes(class)) class ++;
+    return class;
+}
+
+static inspan_status_t choose_all(inspan_comm_t *comm, int32_t *words)
+{
+    const uint32_t world = comm->world;
+    link_port_t *ports = calloc(world, sizeof *ports);
+    ns_t *latency = calloc((size_t)world * world, sizeof *latency);
+    double *weights = calloc(world, sizeof *weights);
+    link_model_t model = {.world = world};
+    inspan_status_t status =
+        ports == NULL || latency == NULL || weights == NULL ? INSPAN_NO_MEMORY : INSPAN_OK;
+    if (status == INSPAN_OK) fill_model(&comm->tune, &model, ports, latency);
+    for (uint32_t class = 0; class < TUNE_CLASSES && status == INSPAN_OK; class ++) {
+        const uint64_t bytes = tune_class_bytes(class);
+        sched_algorithm_t algorithm = SCHED_DIRECT;
+        ns_t time = 0;
+        const uint64_t chunk = plan_chunk_bytes(comm, bytes), least = bytes / MOST_CHUNKS;
+        status = price_choose(SCHED_ALLREDUCE, world, bytes / 4, 4, chunk > least ? chunk : least, &model,
+                              &algorithm, weights, &time);
+        int32_t *own = words + (size_t) class * class_words(world);
+        own[0] = (int32_t)algorithm;
+        own[1] = (int32_t)fmin((double)time / NS_PER_US, INT32_MAX);
+        for (uint32_t r = 0; r < world; r++) own[2 + r] = (int32_t)lround(weights[r] * WEIGHT_ONE);
+    }
+    free(ports);
+    free(latency);
+    free(weights);
+    return status;
+}
+
+static bool take_choices(inspan_comm_t *comm, const int32_t *words)
+{
+    tune_t *tune = &comm->tune;
+    for (uint32_t class = 0; class < TUNE_CLASSES; class ++) {
+        const int32_t *own = words + (size_t) class * class_words(comm->world);
+        tune_choice_t *choice = &tune->choices[class];
+        if (own[0] < 0 || own[0] >= SCHED_ALGORITHMS) return false;
+        choice->algorithm = (sched_algorithm_t)own[0];
+        choice->predicted = own[1] * NS_PER_US;
+        choice->equal = true;
+        int64_t sum = 0;
+        for (uint32_t r = 0; r < comm->world; r++) {
+            if (own[2 + r] < 0) return false;
+            sum += own[2 + r];
+            choice->equal = choice->equal && own[2 + r] == own[2];
+            choice->weights[r] = own[2 + r];
+        }
+        if (sum <= 0) return false;
+    }
+    return tune->chosen = true;
+}
+
+/* ---- The way in ------------------------------------------------------------------------------ */
+
+const tune_choice_t *tune_choice(const inspan_comm_t *comm, uint8_t collective, uint64_t bytes)
+{
+    const bool free_to = comm->forced == INSPAN_SCHEDULE_AUTO && comm->weights == NULL;
+    if (!free_to || !comm->tune.chosen || collective != SCHED_ALLREDUCE) return NULL;
+    return &comm->tune.choices[class_of(bytes)];
+}
+
+inspan_status_t tune_open(inspan_comm_t *comm)
+{
+    tune_t *tune = &comm->tune;
+    const size_t world = comm->world, n = cells(comm->world);
+    comm->streams = calloc(world, sizeof *comm->streams);
+    comm->measured = calloc(world, sizeof *comm->measured);
+    tune->own = calloc(n, sizeof *tune->own);
+    tune->table = calloc(n, sizeof *tune->table);
+    tune->used = calloc(n, sizeof *tune->used);
+    tune->words = calloc(TUNE_CLASSES * (size_t)class_words(comm->world), sizeof *tune->words);
+    tune->weights = calloc(TUNE_CLASSES * world, sizeof *tune->weights);
+    if (comm->streams == NULL || comm->measured == NULL || tune->own == NULL || tune->table == NULL ||
+        tune->used == NULL || tune->words == NULL || tune->weights == NULL)
+        return INSPAN_NO_MEMORY;
+    for (uint32_t class = 0; class < TUNE_CLASSES; class ++)
+        tune->choices[class].weights = tune->weights + class * world;
+    meter_open(&comm->meter, comm->streams, comm->world);
+    return INSPAN_OK;
+}
+
+void tune_close(inspan_comm_t *comm)
+{
+    free(comm->streams);
+    free(comm->measured);
+    free(comm->tune.own);
+    free(comm->tune.table);
+    free(comm->tune.used);
+    free(comm->tune.words);
+    free(comm->tune.weights);
+}
+
+/* One that is late cannot be left alone: its memory is the tuner's. It ends with the communicator. */
+static inspan_status_t finish(inspan_comm_t *comm, inspan_status_t status, inspan_op_t *op,
+                              int64_t timeout_ns)
+{
+    if (status != INSPAN_OK) return status;
+    status = inspan_op_wait(op, timeout_ns);
+    if (status != INSPAN_TIMEOUT) return status;
+    inspan_comm_abort(comm, "comparing the links took too long");
+    return inspan_op_wait(op, INT64_MAX);
+}
+
+static inspan_status_t gather_table(inspan_comm_t *comm, int64_t timeout_ns)
+{
+    tune_t *tune = &comm->tune;
+    const size_t n = cells(comm->world);
+    memset(tune->own, 0, n * sizeof *tune->own);
+    fill_row(comm, tune->own + row_at(comm->rank, comm->world));
+    inspan_op_t *op = NULL;
+    const ns_t start = os_now();
+    inspan_status_t status = inspan_allreduce(comm, tune->own, tune->table, n, INSPAN_FP32, INSPAN_SUM, &op);
+    status = finish(comm, status, op, timeout_ns);
+    /* Who calls last waits for nobody: the least is what a hop takes. */
+    const ns_t took = os_now() - start;
+    if (tune->hop == 0 || took < tune->hop) tune->hop = took;
+    return status;
+}
+
+static inspan_status_t share_choices(inspan_comm_t *comm, int64_t timeout_ns)
+{
+    tune_t *tune = &comm->tune;
+    const uint64_t n = TUNE_CLASSES * (uint64_t)class_words(comm->world);
+    const inspan_status_t chosen = comm->rank == 0 ? choose_all(comm, tune->words) : INSPAN_OK;
+    if (chosen != INSPAN_OK)
+        memset(tune->words, 0xff, n * sizeof *tune->words); /* the others must not wait */
+    inspan_op_t *op = NULL;
+    inspan_status_t status = inspan_broadcast(comm, tune->words, n, INSPAN_INT32, 0, &op);
+    status = finish(comm, status, op, timeout_ns);
+    if (status == INSPAN_OK && chosen != INSPAN_OK) return chosen;
+    return status == INSPAN_OK && !take_choices(comm, tune->words) ? INSPAN_INTERNAL : status;
+}
+
+inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *changed)
+{
+    *changed = false;
+    if (comm == NULL || timeout_ns <= 0) return INSPAN_INVALID;
+    if (comm->world == 1 || comm->forced != INSPAN_SCHEDULE_AUTO || comm->weights != NULL) return INSPAN_OK;
+    pthread_mutex_lock(&comm->lock);
+    const bool busy = comm->pending > 0;
+    pthread_mutex_unlock(&comm->lock);
+    if (busy) return INSPAN_INVALID;
+    inspan_status_t status = gather_table(comm, timeout_ns);
+    if (status != INSPAN_OK || (comm->tune.chosen && !table_changed(&comm->tune, comm->world))) return status;
+    status = share_choices(comm, timeout_ns);
+    if (status != INSPAN_OK) return status;
+    memcpy(comm->tune.used, comm->tune.table, cells(comm->world) * sizeof *comm->tune.used);
+    *changed = true;
+    return INSPAN_OK;
+}
+
+/* ---- Looking --------------------------------------------------------------------------------- */
+
+bool inspan_comm_port(const inspan_comm_t *comm, uint32_t rank, inspan_port_t *port)
+{
+    const uint32_t world = comm->world;
+    if (rank >= world || !comm->tune.chosen) return false;
+    const float *row = comm->tune.used + row_at(rank, world);
+    const double up = row[rank], down = port_down(comm->tune.used, world, rank);
+    *port = (inspan_port_t){.up = fabs(up), .down = fabs(down), .up_wavers = up < 0, .down_wavers = down < 0};
+    for (uint32_t to = 0; to < world; to++) {
+        const int64_t latency = (int64_t)row[world + to];
+        if (to != rank && latency > 0 && (port->latency_ns == 0 || latency < port->latency_ns))
+            port->latency_ns = latency;
+    }
+    const int64_t hop = (int64_t)least_hop(comm->tune.used, world);
+    if (port->latency_ns < hop) port->latency_ns = hop;
+    return true;
+}
+
+static const inspan_schedule_t schedules[SCHED_ALGORITHMS] = {
+    [SCHED_ONE_SHOT] = INSPAN_SCHEDULE_ONE_SHOT, [SCHED_DIRECT] = INSPAN_SCHEDULE_DIRECT,
+    [SCHED_RING] = INSPAN_SCHEDULE_RING,         [SCHED_DOUBLING] = INSPAN_SCHEDULE_DOUBLING,
+    [SCHED_TREES] = INSPAN_SCHEDULE_TREES,
+};
+
+bool inspan_comm_choice(const inspan_comm_t *comm, uint64_t bytes, inspan_choice_t *choice)
+{
+    const tune_choice_t *found = tune_choice(comm, SCHED_ALLREDUCE, bytes);
+    *choice = (inspan_choice_t){0};
+    if (found == NULL) return false;
+    *choice = (inspan_choice_t){.schedule = schedules[found->algorithm],
+                                .weights = found->equal ? NULL : found->weights,
+                                .predicted_ns = found->predicted,
+                                .bytes = tune_class_bytes(class_of(bytes))};
+    return true;
+}
+
+const char *inspan_schedule_name(inspan_schedule_t schedule)
+{
+    for (uint32_t i = 0; i < SCHED_ALGORITHMS; i++)
+        if (schedules[i] == schedule) return sched_algorithm_name((sched_algorithm_t)i);
+    return schedule == INSPAN_SCHEDULE_AUTO ? "auto" : "unknown";
+}

@@ -1,0 +1,63 @@
+/*
+ * What one rank learns about the links from the traffic that it sends. Pure: times come in.
+ *
+ *   A stream is *backlogged* while its socket takes no more bytes. What it takes from then on, until it is
+ *   empty, is as fast as the narrowest place on the way: the rank's own port, or the receiver's.
+ *   - While the streams to all peers are backlogged, it is the own port: their sum is `up`.
+ *   - While some are and others are not, those are held back by their receivers' ports: `towards`. The sum
+ * over all senders is what the receiver's port takes.
+ *   - Faster than what is known is always learnt: a link that has become faster need not be backlogged to
+ * show.
+ *
+ * A sample is METER_BYTES in METER_TIME, or more. Of the newest ones, `towards` is the median; `up` is the
+ * second fastest, for a port is often held up, but hardly ever (in a burst) faster than it is.
+ */
+#ifndef COLLECTIVE_METER_H
+#define COLLECTIVE_METER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/units.h"
+
+#define METER_BYTES   (256u << 10)
+#define METER_TIME    (20 * NS_PER_MS)
+#define METER_SAMPLES 5
+
+typedef struct meter_rate {
+    double samples[METER_SAMPLES]; /* bytes per second, a ring */
+    uint32_t n;
+    uint64_t bytes; /* of the sample in the making */
+    ns_t taken;
+} meter_rate_t;
+
+typedef struct meter_stream {
+    bool backlogged;
+    uint64_t bytes; /* taken since `since` of the meter */
+    meter_rate_t towards;
+} meter_stream_t;
+
+typedef struct meter {
+    uint32_t n, n_backlogged; /* streams: all peers but oneself */
+    ns_t since;               /* the present stretch, in which no stream changed its state, began */
+    meter_rate_t up;
+    meter_stream_t *streams; /* (world) the caller's */
+} meter_t;
+
+void meter_open(meter_t *meter, meter_stream_t *streams, uint32_t world);
+
+/* The socket to peer took so many bytes. */
+void meter_sent(meter_t *meter, uint32_t peer, uint64_t bytes);
+
+/* The socket to peer takes no more (true), or all is gone (false). */
+void meter_backlog(meter_t *meter, uint32_t peer, bool on, ns_t now);
+
+/* Bytes to peer (its number of ranks: to all) in so much time, however they went: at least that fast. */
+void meter_at_least(meter_t *meter, uint32_t peer, uint64_t bytes, ns_t took);
+
+/* Bytes per second; 0: not known; negative: it wavers, so more than this port (a processor, a radio) is
+ * behind it. */
+double meter_up(const meter_t *meter);
+double meter_towards(const meter_t *meter, uint32_t peer);
+
+#endif
