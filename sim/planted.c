@@ -39,7 +39,9 @@ uint32_t sim_plant_seeds(const sim_plant_t *plant)
     case SIM_PLANT_SKIPSALV:
     case SIM_PLANT_SELFFULL:
     case SIM_PLANT_REUSE:
-    case SIM_PLANT_TORNVIEW: return RARE;
+    case SIM_PLANT_TORNVIEW:
+    case SIM_PLANT_BLINDCHUNK:
+    case SIM_PLANT_LATECHUNK: return RARE;
     default: return USUAL;
     }
 }
