@@ -153,6 +153,7 @@ static void on_registered(agent_t *agent, const Inspan__V1__Registered *reply)
                          agent->options->last_port);
     agent->registered = true;
     agent->told_down = false;
+    messages_send_due_reports(agent);
     agent_core_link(agent->core, os_now(), true);
     log_info("registered with the manager at %s as node %s, address %s", agent->options->manager, agent->name,
              agent->address);

@@ -141,6 +141,25 @@ static bool state_has(const char *name)
 }
 
 /* Members of a job come and go on one node: what one has saved goes when the next comes. */
+/* It registers a worker that runs; before the manager has answered the worker is gone. */
+static void test_an_end_before_the_answer_is_told(void **state)
+{
+    (void)state;
+    order_start(1, "elastic");
+    const pid_t pid = (pid_t)test_manager_wait_view(manager, 1, 1)->pid;
+    kill(agent.pid, SIGKILL);
+    wait_end(&agent);
+    test_manager_hold(manager, true);
+    start_agent(TOKEN, &agent);
+    assert_int_equal(test_manager_wait_register(manager, 2)->workers[0]->state, STATE(RUNNING));
+    kill(pid, SIGKILL);
+    wait_gone(pid);
+    const ns_t deadline = os_now() + 10 * NS_PER_S;
+    while (!log_has("rank 0 failed") && os_now() < deadline) poll(NULL, 0, 10);
+    test_manager_hold(manager, false);
+    assert_int_equal(test_manager_wait_state(manager, 1, STATE(FAILED))->failure->status, INSPAN_PEER_LOST);
+}
+
 static void test_checkpoints_of_lost_workers_go(void **state)
 {
     (void)state;
@@ -240,6 +259,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_leftovers_are_ended, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_a_worker_is_taken_over, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_an_end_before_the_answer_is_told, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_checkpoints_of_lost_workers_go, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_leaves_when_it_is_asked_to_end, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_owner_on_battery, open_scene, close_scene),

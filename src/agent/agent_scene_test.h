@@ -26,6 +26,7 @@ int open_scene(void **state);
 void put_in_root(const char *path,
                  const char *text); /* a file of the machine, as the agent's vitals see it */
 bool log_says(const char *text);
+bool log_has(const char *text); /* the same, and prints nothing */
 int close_scene(void **state);
 void order_start_with(uint64_t job, const char *mode, Inspan__V1__DataFile *data);
 void order_view_of(uint64_t job, uint64_t number, uint32_t rank);

@@ -26,6 +26,9 @@ uint16_t test_manager_port(const test_manager_t *manager);
 void test_manager_refuse(test_manager_t *manager, inspan_status_t status, const char *text);
 void test_manager_give_id(test_manager_t *manager, const char *node_id);
 
+/* Registrations from now on are answered only when this is called with false. */
+void test_manager_hold(test_manager_t *manager, bool hold);
+
 /* Order for the newest session. The message is packed at once. */
 void test_manager_order(test_manager_t *manager, const Inspan__V1__AgentDown *message);
 

@@ -46,9 +46,9 @@ struct test_manager {
     bool has_vitals;
     Inspan__V1__Vitals vitals; /* of the last heartbeat */
     char limit[64];
-    bool mute;
+    bool mute, hold, held; /* hold: registrations are not answered; held: one is not */
     inspan_status_t refusal;
-    char refusal_text[128], given_id[64];
+    char refusal_text[128], given_id[64], held_id[64];
 };
 
 /* ---- On the server's thread */
@@ -61,6 +61,19 @@ static void *copy_of(const ProtobufCMessage *message)
     void *copy = protobuf_c_message_unpack(message->descriptor, NULL, n, bytes);
     free(bytes);
     return copy;
+}
+
+static void answer_registration(test_manager_t *manager)
+{
+    Inspan__V1__Registered registered = INSPAN__V1__REGISTERED__INIT;
+    Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
+    registered.node_id = manager->given_id[0] ? manager->given_id : manager->held_id;
+    registered.name = (char *)"attic-2";
+    registered.heartbeat_ns = 50 * NS_PER_MS;
+    registered.failure_timeout_ns = NS_PER_S;
+    down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_REGISTERED;
+    down.registered = &registered;
+    rpc_call_send(manager->session, &down.base);
 }
 
 static void attach_message(void *context, rpc_call_t *call, const ProtobufCMessage *message)
@@ -84,15 +97,9 @@ static void attach_message(void *context, rpc_call_t *call, const ProtobufCMessa
         rpc_call_finish(call, manager->refusal, manager->refusal_text);
     } else if (up->kind_case == INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE) {
         manager->session = call;
-        Inspan__V1__Registered registered = INSPAN__V1__REGISTERED__INIT;
-        Inspan__V1__AgentDown down = INSPAN__V1__AGENT_DOWN__INIT;
-        registered.node_id = manager->given_id[0] ? manager->given_id : up->register_node->node_id;
-        registered.name = (char *)"attic-2";
-        registered.heartbeat_ns = 50 * NS_PER_MS;
-        registered.failure_timeout_ns = NS_PER_S;
-        down.kind_case = INSPAN__V1__AGENT_DOWN__KIND_REGISTERED;
-        down.registered = &registered;
-        rpc_call_send(call, &down.base);
+        snprintf(manager->held_id, sizeof manager->held_id, "%s", up->register_node->node_id);
+        manager->held = manager->hold;
+        if (!manager->hold) answer_registration(manager);
     }
     os_cond_broadcast(&manager->changed);
     pthread_mutex_unlock(&manager->mutex);
@@ -248,7 +255,11 @@ static void send_orders(void *context, ns_t now)
     test_manager_t *manager = context;
     (void)now;
     pthread_mutex_lock(&manager->mutex);
-    if (manager->session != NULL) {
+    if (manager->session != NULL && manager->held && !manager->hold) {
+        manager->held = false;
+        answer_registration(manager);
+    }
+    if (manager->session != NULL && !manager->held) {
         for (size_t i = 0; i < manager->orders.n; i++) {
             rpc_call_send(manager->session, manager->orders.items[i]);
             protobuf_c_message_free_unpacked(manager->orders.items[i], NULL);
@@ -353,6 +364,13 @@ void test_manager_give_id(test_manager_t *manager, const char *node_id)
 {
     pthread_mutex_lock(&manager->mutex);
     snprintf(manager->given_id, sizeof manager->given_id, "%s", node_id);
+    pthread_mutex_unlock(&manager->mutex);
+}
+
+void test_manager_hold(test_manager_t *manager, bool hold)
+{
+    pthread_mutex_lock(&manager->mutex);
+    manager->hold = hold;
     pthread_mutex_unlock(&manager->mutex);
 }
 

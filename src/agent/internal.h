@@ -56,6 +56,7 @@ typedef struct agent {
     rpc_stream_t *stream; /* NULL: no session */
     bool registered, was_registered, told_down;
     bool register_due; /* once workers of an earlier life have called again */
+    bool reports_due;  /* a worker's state has changed since the registration was sent */
     ns_t up_at, heartbeat, failure_timeout, beat_at;
     uint64_t beats;
 
@@ -82,6 +83,8 @@ void agent_send(agent_t *agent, const ProtobufCMessage *message); /* up; a full 
 /* ---- messages.c */
 void messages_send_register(agent_t *agent);
 void messages_send_report(agent_t *agent, const agent_worker_t *worker);
+/* What happened between the registration and its answer: all states once more, as a registration has them. */
+void messages_send_due_reports(agent_t *agent);
 void messages_send_heartbeat(agent_t *agent);
 void messages_take_view(agent_t *agent, const Inspan__V1__View *message);
 void messages_send_artifact(agent_t *agent, const agent_worker_t *worker, const agent_artifact_t *artifact);

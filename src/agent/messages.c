@@ -98,13 +98,24 @@ static void fill_report(const agent_worker_t *worker, report_t *report)
 
 void messages_send_report(agent_t *agent, const agent_worker_t *worker)
 {
-    if (!agent->registered) return; /* the registration will carry it */
+    if (!agent->registered) { /* the registration will carry it; or it is on its way already */
+        agent->reports_due = true;
+        return;
+    }
     report_t report;
     Inspan__V1__AgentUp up = INSPAN__V1__AGENT_UP__INIT;
     fill_report(worker, &report);
     up.kind_case = INSPAN__V1__AGENT_UP__KIND_WORKER;
     up.worker = &report.message;
     agent_send(agent, &up.base);
+}
+
+void messages_send_due_reports(agent_t *agent)
+{
+    if (!agent->reports_due) return;
+    agent->reports_due = false;
+    for (agent_worker_t *worker = NULL; (worker = agent_core_each(agent->core, worker)) != NULL;)
+        if (worker->state != 0) messages_send_report(agent, worker);
 }
 
 void messages_send_artifact(agent_t *agent, const agent_worker_t *worker, const agent_artifact_t *artifact)
@@ -329,6 +340,7 @@ void messages_send_register(agent_t *agent)
         message.n_workers++;
     }
     message.workers = parts->list;
+    agent->reports_due = false;
     up.kind_case = INSPAN__V1__AGENT_UP__KIND_REGISTER_NODE;
     up.register_node = &message;
     agent_send(agent, &up.base);
