@@ -58,6 +58,8 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["up", "--dir", "/tmp/" + 200 * "a"], "state folder is longer than 200 bytes"),
     (["join", "host", "--token", "t", "--name", 41 * "n"], "at most 40 bytes"),
     (["bench", "allgather"], "there is bench allreduce and bench explain"),
+    (["bench", "explain", "--local", "2", "--schedule", "ring"], "do not go with it"),
+    (["bench", "explain", "--local", "1"], "at least two"),
     (["bench", "allreduce", "--local", "2", "--rank", "1"], "do not go with it"),
     (["bench", "allreduce", "--local", "2", "--bytes", "1"], "multiples of 4"),
     (["bench", "allreduce", "--local", "2", "--weights", "0,0"], "at least one must be above 0"),

@@ -42,7 +42,8 @@ typedef enum inspan_reduction { INSPAN_SUM, INSPAN_MIN, INSPAN_MAX } inspan_redu
 
 INSPAN_API size_t inspan_dtype_size(inspan_dtype_t dtype); /* bytes; 0 for an unknown one */
 
-/* Which algorithm carries a collective. AUTO: the cheapest under the link model. */
+/* Which algorithm carries a collective. AUTO: by its size; once inspan_comm_tune has chosen, the cheapest by
+ * the links. */
 typedef enum inspan_schedule {
     INSPAN_SCHEDULE_AUTO,
     INSPAN_SCHEDULE_ONE_SHOT,
@@ -132,11 +133,12 @@ INSPAN_API inspan_status_t inspan_receive(inspan_comm_t *comm, void *data, uint6
  */
 INSPAN_API inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *changed);
 
-/* A rank's port as inspan_comm_tune last found it. The same on all ranks. */
+/* A rank's port as inspan_comm_tune last found it. The same on all ranks. false: nothing was chosen yet,
+ * *port is as before. */
 typedef struct inspan_port {
     double up, down; /* bytes per second; 0: it was never what held its data up */
-    bool up_wavers,
-        down_wavers;    /* it is only about so: a processor or a radio is behind it, not the port alone */
+    /* it is only about so: a processor or a radio is behind it, not the port alone */
+    bool up_wavers, down_wavers;
     int64_t latency_ns; /* from program to program, to the nearest other rank; 0: not known */
 } inspan_port_t;
 INSPAN_API bool inspan_comm_port(const inspan_comm_t *comm, uint32_t rank, inspan_port_t *port);
@@ -145,14 +147,14 @@ INSPAN_API bool inspan_comm_port(const inspan_comm_t *comm, uint32_t rank, inspa
  * nothing. */
 typedef struct inspan_choice {
     inspan_schedule_t schedule;
-    const double
-        *weights; /* (world) shares of the sums, any scale; NULL: equal ones. Valid until the next tune */
+    /* (world) shares of the sums, any scale; NULL: equal ones. Valid until the next tune */
+    const double *weights;
     int64_t predicted_ns; /* of the size that choices near it were made for */
     uint64_t bytes;       /* that size */
 } inspan_choice_t;
 INSPAN_API bool inspan_comm_choice(const inspan_comm_t *comm, uint64_t bytes, inspan_choice_t *choice);
-INSPAN_API const char *
-inspan_schedule_name(inspan_schedule_t schedule); /* "auto", "one-shot", "direct", ... */
+/* "auto", "one-shot", "direct", ... */
+INSPAN_API const char *inspan_schedule_name(inspan_schedule_t schedule);
 
 /* Elements [*first, *first + *n) of a count-long buffer are rank's shard. */
 INSPAN_API void inspan_shard(const inspan_comm_t *comm, uint64_t count, uint32_t rank, uint64_t *first,

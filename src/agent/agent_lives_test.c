@@ -140,7 +140,6 @@ static bool state_has(const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* Members of a job come and go on one node: what one has saved goes when the next comes. */
 /* It registers a worker that runs; before the manager has answered the worker is gone. */
 static void test_an_end_before_the_answer_is_told(void **state)
 {
@@ -161,6 +160,7 @@ static void test_an_end_before_the_answer_is_told(void **state)
     assert_int_equal(test_manager_wait_state(manager, 1, STATE(FAILED))->failure->status, INSPAN_PEER_LOST);
 }
 
+/* Members of a job come and go on one node: what one has saved goes when the next comes. */
 static void test_checkpoints_of_lost_workers_go(void **state)
 {
     (void)state;

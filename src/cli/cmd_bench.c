@@ -15,6 +15,7 @@
 #include "cli/bench_rendezvous.h"
 #include "cli/common_options.h"
 #include "cli/interrupt.h"
+#include "cli/show.h"
 #include "platform/host/lab.h"
 #include "platform/json/json.h"
 #include "platform/os/os_file.h"
@@ -109,6 +110,11 @@ static inspan_status_t parse_rendezvous(bench_t *bench, inspan_error_t *err)
     return status;
 }
 
+static bool explains(const bench_t *bench)
+{
+    return strcmp(bench->what, "explain") == 0;
+}
+
 static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
 {
     if (bench->local > 0 && (bench->world > 0 || bench->rank != NO_RANK || bench->rendezvous != NULL))
@@ -120,6 +126,13 @@ static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
     if (bench->local == 0 && (bench->rendezvous == NULL || bench->world == 0 || bench->rank >= bench->world))
         return error_set(err, INSPAN_INVALID,
                          "give --local N, or --rank R --world N --rendezvous HOST:PORT with R < N");
+    if (explains(bench) && (strcmp(bench->schedule, "auto") != 0 || bench->weights != NULL))
+        return error_set(
+            err, INSPAN_INVALID,
+            "bench explain shows what is chosen: --schedule and --weights, which choose, do not go with it");
+    if (explains(bench) && bench->world < 2)
+        return error_set(err, INSPAN_INVALID,
+                         "bench explain looks at the links between ranks: it needs at least two");
     inspan_status_t status = parse_sizes(bench, err);
     if (status == INSPAN_OK) status = parse_schedule(bench, err);
     if (status == INSPAN_OK && bench->weights != NULL) status = parse_weights(bench, err);
@@ -129,14 +142,21 @@ static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
 
 /* ---- Measuring ------------------------------------------------------------------------------- */
 
-static inspan_status_t wait_for(inspan_comm_t *comm, inspan_status_t started, inspan_op_t *op,
-                                inspan_error_t *err)
+/* The cause says more than a status. */
+static inspan_status_t tell(const inspan_comm_t *comm, inspan_status_t status, const char *what,
+                            inspan_error_t *err)
 {
-    inspan_status_t status = started == INSPAN_OK ? inspan_op_wait(op, OP_TIMEOUT) : started;
     inspan_cause_t cause;
     if (status == INSPAN_OK) return INSPAN_OK;
     if (inspan_comm_cause(comm, &cause)) return error_set(err, status, "%s", cause.text);
-    return error_set(err, status, "a collective did not finish: %s", inspan_status_text(status));
+    return error_set(err, status, "%s: %s", what, inspan_status_text(status));
+}
+
+static inspan_status_t wait_for(inspan_comm_t *comm, inspan_status_t started, inspan_op_t *op,
+                                inspan_error_t *err)
+{
+    const inspan_status_t status = started == INSPAN_OK ? inspan_op_wait(op, OP_TIMEOUT) : started;
+    return tell(comm, status, "a collective did not finish", err);
 }
 
 static inspan_status_t reduce(inspan_comm_t *comm, const void *in, void *out, uint64_t n,
@@ -174,11 +194,7 @@ static int by_value(const void *a, const void *b)
 /* What the operations before showed of the links counts for those to come. */
 static inspan_status_t tune(inspan_comm_t *comm, bool *changed, inspan_error_t *err)
 {
-    const inspan_status_t status = inspan_comm_tune(comm, OP_TIMEOUT, changed);
-    inspan_cause_t cause;
-    if (status == INSPAN_OK) return INSPAN_OK;
-    if (inspan_comm_cause(comm, &cause)) return error_set(err, status, "%s", cause.text);
-    return error_set(err, status, "the links could not be compared: %s", inspan_status_text(status));
+    return tell(comm, inspan_comm_tune(comm, OP_TIMEOUT, changed), "the links could not be compared", err);
 }
 
 /* The slowest rank's time of each iteration counts; CPU is the mean of the ranks. */
@@ -253,12 +269,7 @@ static int print(const bench_t *bench, const figure_t *figures)
         json_append(results, row);
     }
     json_set(root, "results", results);
-    char *text = json_print(root, false);
-    if (text != NULL) printf("%s\n", text);
-    json_free(root);
-    const bool printed = text != NULL;
-    free(text);
-    return printed ? CLI_EXIT_OK : CLI_EXIT_CLUSTER;
+    return show_print_json(root);
 }
 
 /* ---- Explaining ------------------------------------------------------------------------------ */
@@ -290,12 +301,18 @@ static void print_ports(const inspan_comm_t *comm)
            "up.\n");
 }
 
+/* From each size that choices are made for to the next; *choice: zero at first. */
+static bool next_choice(const inspan_comm_t *comm, inspan_choice_t *choice)
+{
+    const uint64_t before = choice->bytes;
+    return inspan_comm_choice(comm, 2 * before + 1, choice) && choice->bytes > before;
+}
+
 static void print_choices(const inspan_comm_t *comm)
 {
     printf("\n%12s  %-10s %13s  %s\n", "all-reduce", "schedule", "predicted", "shares of the sums");
     inspan_choice_t choice = {0};
-    for (uint64_t bytes = 1; inspan_comm_choice(comm, bytes, &choice) && choice.bytes >= bytes;
-         bytes = 2 * choice.bytes + 1) {
+    while (next_choice(comm, &choice)) {
         double sum = 0;
         printf("%12llu  %-10s %10.3f ms ", (unsigned long long)choice.bytes,
                inspan_schedule_name(choice.schedule), (double)choice.predicted_ns * 1e-6);
@@ -330,8 +347,7 @@ static json_t *choices_json(const inspan_comm_t *comm)
 {
     json_t *choices = json_array();
     inspan_choice_t choice = {0};
-    for (uint64_t bytes = 1; inspan_comm_choice(comm, bytes, &choice) && choice.bytes >= bytes;
-         bytes = 2 * choice.bytes + 1) {
+    while (next_choice(comm, &choice)) {
         json_t *row = json_object(), *weights = json_array();
         json_set_number(row, "bytes", (double)choice.bytes);
         json_set_string(row, "schedule", inspan_schedule_name(choice.schedule));
@@ -356,12 +372,7 @@ static int print_explanation(const bench_t *bench, const inspan_comm_t *comm)
     json_set_number(root, "world", (double)bench->world);
     json_set(root, "links", ports_json(comm));
     json_set(root, "choices", choices_json(comm));
-    char *text = json_print(root, false);
-    if (text != NULL) printf("%s\n", text);
-    json_free(root);
-    const bool printed = text != NULL;
-    free(text);
-    return printed ? CLI_EXIT_OK : CLI_EXIT_CLUSTER;
+    return show_print_json(root);
 }
 
 /* Traffic shows what the links carry. */
@@ -443,11 +454,11 @@ static int run_rank(const bench_t *bench)
     memcpy(options.key, group.key, sizeof options.key);
     if (status == INSPAN_OK) status = comm_open(&options, &comm, &err);
     figure_t figures[SIZES_MAX];
-    const bool explains = strcmp(bench->what, "explain") == 0;
+    const bool explaining = explains(bench);
     if (status == INSPAN_OK)
-        status = explains ? look_at_links(comm, &err) : run_sizes(bench, comm, figures, &err);
+        status = explaining ? look_at_links(comm, &err) : run_sizes(bench, comm, figures, &err);
     if (status == INSPAN_OK && group.rank == 0)
-        printed = explains ? print_explanation(bench, comm) : print(bench, figures);
+        printed = explaining ? print_explanation(bench, comm) : print(bench, figures);
     if (status != INSPAN_OK && comm != NULL)
         inspan_comm_abort(comm, err.text); /* a wrong sum is an end for all */
     inspan_comm_close(comm);
@@ -638,7 +649,7 @@ int cmd_bench(int argc, char **argv)
     inspan_error_t err = {0};
     inspan_status_t status = INSPAN_OK;
     bench.what = operands.items[0];
-    if (strcmp(bench.what, "allreduce") != 0 && strcmp(bench.what, "explain") != 0)
+    if (strcmp(bench.what, "allreduce") != 0 && !explains(&bench))
         status = error_set(&err, INSPAN_INVALID, "bench %.60s: there is bench allreduce and bench explain",
                            bench.what);
     if (status == INSPAN_OK) status = parse(&bench, &err);

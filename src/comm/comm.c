@@ -193,21 +193,27 @@ void comm_wake(inspan_comm_t *comm)
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
+/* The public schedules are AUTO and the algorithms, in their order. */
+_Static_assert(INSPAN_SCHEDULE_ONE_SHOT == SCHED_ONE_SHOT + 1 && INSPAN_SCHEDULE_DIRECT == SCHED_DIRECT + 1 &&
+                   INSPAN_SCHEDULE_RING == SCHED_RING + 1 && INSPAN_SCHEDULE_DOUBLING == SCHED_DOUBLING + 1 &&
+                   INSPAN_SCHEDULE_TREES == SCHED_TREES + 1 && SCHED_TREES + 1 == (int)SCHED_ALGORITHMS,
+               "schedules");
+
+const char *inspan_schedule_name(inspan_schedule_t schedule)
+{
+    return schedule == INSPAN_SCHEDULE_AUTO ? "auto"
+                                            : sched_algorithm_name((sched_algorithm_t)(schedule - 1));
+}
+
 static sched_algorithm_t choose(const inspan_comm_t *comm, sched_collective_t collective, uint64_t bytes)
 {
     const tune_choice_t *choice = tune_choice(comm, (uint8_t)collective, bytes);
     if (choice != NULL) return choice->algorithm;
     sched_algorithm_t algorithm = SCHED_DIRECT;
-    switch (comm->forced) {
-    case INSPAN_SCHEDULE_ONE_SHOT: algorithm = SCHED_ONE_SHOT; break;
-    case INSPAN_SCHEDULE_RING: algorithm = SCHED_RING; break;
-    case INSPAN_SCHEDULE_DOUBLING: algorithm = SCHED_DOUBLING; break;
-    case INSPAN_SCHEDULE_TREES: algorithm = SCHED_TREES; break;
-    case INSPAN_SCHEDULE_DIRECT: break;
-    case INSPAN_SCHEDULE_AUTO:
-        if (comm->world > 1 && bytes <= ONE_SHOT_MOST / (comm->world - 1)) algorithm = SCHED_ONE_SHOT;
-        break;
-    }
+    if (comm->forced != INSPAN_SCHEDULE_AUTO)
+        algorithm = (sched_algorithm_t)(comm->forced - 1);
+    else if (comm->world > 1 && bytes <= ONE_SHOT_MOST / (comm->world - 1))
+        algorithm = SCHED_ONE_SHOT;
     for (int i = 0; i < SCHED_ALGORITHMS && !sched_supports(collective, algorithm); i++)
         algorithm = i == 0 ? SCHED_DIRECT : (sched_algorithm_t)i;
     return algorithm;

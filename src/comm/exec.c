@@ -245,8 +245,7 @@ static void run_begin(inspan_comm_t *comm, comm_run_t *run)
     run->since = comm->transport->now(comm->transport_self);
     if (comm->n_active == 0) {
         comm->oldest = run->seq;
-        comm->streaming_since = run->since;
-        for (uint32_t peer = 0; peer < comm->world; peer++) comm->peers[peer].tx.streamed = 0;
+        meter_begin(&comm->meter, run->since);
     }
     comm->runs[run->seq % COMM_RING] = run;
     comm->calls[run->seq % COMM_RING] = run->plan->call;

@@ -71,8 +71,8 @@ typedef struct comm_transport {
     void (*wake)(void *self);          /* any thread: call exec_wake soon */
     void (*spin)(void *self, bool on); /* any thread: short waits ahead */
     ns_t (*cpu)(void *self);           /* any thread: CPU time of the I/O thread */
-    ns_t (*latency)(void *self,
-                    uint32_t peer); /* any thread: one way, the least that was seen; 0: not known */
+    /* any thread: one way, the least that was seen; 0: not known */
+    ns_t (*latency)(void *self, uint32_t peer);
     bool (*is_current)(void *self); /* any thread: this is the I/O thread */
     void (*stop)(void *self);       /* close all streams, call exec_* no more */
     void (*close)(void *self); /* after stop, any other thread: no callback runs afterwards; frees self */
@@ -243,8 +243,7 @@ typedef struct tx {
     bool ping, bye, abort; /* to be sent */
     bool bye_sent;
     ns_t last;
-    uint64_t streamed; /* bytes since comm->streaming_since */
-    uint8_t *rescue;   /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
+    uint8_t *rescue; /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
     uint8_t control[TX_CONTROL];
 } tx_t;
 
@@ -316,22 +315,22 @@ typedef struct failure_listener {
 
 /* ---- The tuner ------------------------------------------------------------------------------- */
 
-#define TUNE_CLASSES 8 /* of sizes: 4 KiB, 16 KiB, ... 64 MiB */
+#define TUNE_TIERS 8 /* of sizes: 4 KiB, 16 KiB, ... 64 MiB */
 
 typedef struct tune_choice {
     sched_algorithm_t algorithm;
     bool equal;      /* shards */
     double *weights; /* (world) */
-    ns_t predicted;  /* of the class's size */
+    ns_t predicted;  /* of the tier's size */
 } tune_choice_t;
 
 typedef struct tune { /* calling threads, one at a time */
     bool chosen;
     ns_t hop; /* least time of a short operation: one hop, program to program; 0: not known */
-    tune_choice_t choices[TUNE_CLASSES];
-    double *weights; /* (TUNE_CLASSES, world) */
-    float *own, *table,
-        *used;      /* (world, 2 world) what this rank says, what all say, what the choices are of */
+    tune_choice_t choices[TUNE_TIERS];
+    double *weights; /* (TUNE_TIERS, world) */
+    /* (world, 2 world) what this rank says, what all say, what the choices are of */
+    float *own, *table, *used;
     int32_t *words; /* the choices, to be sent */
 } tune_t;
 
@@ -375,8 +374,8 @@ struct inspan_comm {
     comm_message_node_t *message_nodes, *free_messages;
     uint64_t operations;
     ns_t busy_since, busy;
-    float *measured; /* (world) bytes per second towards each peer; in its own place: of the own port. 0: not
-                        known */
+    /* (world) bytes per second towards each peer; in its own place: of the own port. 0: not known */
+    float *measured;
 
     /* I/O thread. */
     comm_health_t health;
@@ -394,7 +393,6 @@ struct inspan_comm {
     comm_peer_t *peers; /* (world) */
     meter_t meter;
     meter_stream_t *streams; /* (world) the meter's */
-    ns_t streaming_since;    /* something is active */
     atomic_uint_least64_t bytes_sent, bytes_received;
 };
 
@@ -484,7 +482,7 @@ bool tx_idle(const inspan_comm_t *comm, uint32_t peer);
 inspan_status_t tune_open(inspan_comm_t *comm);
 void tune_close(inspan_comm_t *comm);
 void tune_note(inspan_comm_t *comm); /* I/O thread: nothing is active any more, what was measured counts */
-uint64_t tune_class_bytes(uint32_t class);
+uint64_t tune_tier_bytes(uint32_t tier);
 /* What carries a call; NULL: nothing was chosen for it. */
 const tune_choice_t *tune_choice(const inspan_comm_t *comm, uint8_t collective, uint64_t bytes);
 

@@ -4,7 +4,7 @@
  *   core/collective/meter, fed by tx.c and exec.c      what the own streams took: this rank's row
  *     | all-reduce of the table of links, a row a rank
  *   the table --- as it was: nothing more is sent
- *     | rank 0: link model, price_choose for each class of sizes
+ *     | rank 0: link model, price_choose for each tier of sizes
  *   the choices, by broadcast --> plan.c, from the next all-reduce on
  *
  * Rank 0 chooses for all: a processor that rounds otherwise must not choose otherwise.
@@ -18,8 +18,8 @@
 #include "core/collective/link_model.h"
 #include "platform/os/os_time.h"
 
-#define CLASS_LEAST    4096 /* bytes of the first class; each next one is CLASS_FACTOR times as long */
-#define CLASS_FACTOR   4
+#define TIER_LEAST     4096 /* bytes of the first tier; each next one is TIER_FACTOR times as long */
+#define TIER_FACTOR    4
 #define CHANGED        1.15f /* a link by this factor, a latency by its cube: choose anew */
 #define ALIKE          0.88
 #define ALIKE_WAVERING 0.5
@@ -48,13 +48,7 @@ static size_t cells(uint32_t world)
 
 void tune_note(inspan_comm_t *comm)
 {
-    const ns_t took = comm->transport->now(comm->transport_self) - comm->streaming_since;
-    uint64_t sum = 0;
-    for (uint32_t peer = 0; peer < comm->world; peer++) {
-        sum += comm->peers[peer].tx.streamed;
-        meter_at_least(&comm->meter, peer, comm->peers[peer].tx.streamed, took);
-    }
-    meter_at_least(&comm->meter, comm->world, sum, took);
+    meter_rest(&comm->meter, comm->transport->now(comm->transport_self));
     pthread_mutex_lock(&comm->lock);
     for (uint32_t peer = 0; peer < comm->world; peer++)
         comm->measured[peer] =
@@ -149,25 +143,25 @@ static void fill_model(const tune_t *tune, link_model_t *model, link_port_t *por
     model->reduce_bytes_per_s = REDUCING;
 }
 
-/* ---- The choices: of each class its algorithm, microseconds, (world) weights of WEIGHT_ONE ---- */
+/* ---- The choices: of each tier its algorithm, microseconds, (world) weights of WEIGHT_ONE ---- */
 
-static uint32_t class_words(uint32_t world)
+static uint32_t tier_words(uint32_t world)
 {
     return 2 + world;
 }
 
-uint64_t tune_class_bytes(uint32_t class)
+uint64_t tune_tier_bytes(uint32_t tier)
 {
-    uint64_t bytes = CLASS_LEAST;
-    while (class -- > 0) bytes *= CLASS_FACTOR;
+    uint64_t bytes = TIER_LEAST;
+    while (tier-- > 0) bytes *= TIER_FACTOR;
     return bytes;
 }
 
-static uint32_t class_of(uint64_t bytes)
+static uint32_t tier_of(uint64_t bytes)
 {
-    uint32_t class = 0;
-    while (class + 1 < TUNE_CLASSES && bytes > 2 * tune_class_bytes(class)) class ++;
-    return class;
+    uint32_t tier = 0;
+    while (tier + 1 < TUNE_TIERS && bytes > 2 * tune_tier_bytes(tier)) tier++;
+    return tier;
 }
 
 static inspan_status_t choose_all(inspan_comm_t *comm, int32_t *words)
@@ -180,14 +174,14 @@ static inspan_status_t choose_all(inspan_comm_t *comm, int32_t *words)
     inspan_status_t status =
         ports == NULL || latency == NULL || weights == NULL ? INSPAN_NO_MEMORY : INSPAN_OK;
     if (status == INSPAN_OK) fill_model(&comm->tune, &model, ports, latency);
-    for (uint32_t class = 0; class < TUNE_CLASSES && status == INSPAN_OK; class ++) {
-        const uint64_t bytes = tune_class_bytes(class);
+    for (uint32_t tier = 0; tier < TUNE_TIERS && status == INSPAN_OK; tier++) {
+        const uint64_t bytes = tune_tier_bytes(tier);
         sched_algorithm_t algorithm = SCHED_DIRECT;
         ns_t time = 0;
         const uint64_t chunk = plan_chunk_bytes(comm, bytes), least = bytes / MOST_CHUNKS;
         status = price_choose(SCHED_ALLREDUCE, world, bytes / 4, 4, chunk > least ? chunk : least, &model,
                               &algorithm, weights, &time);
-        int32_t *own = words + (size_t) class * class_words(world);
+        int32_t *own = words + (size_t)tier * tier_words(world);
         own[0] = (int32_t)algorithm;
         own[1] = (int32_t)fmin((double)time / NS_PER_US, INT32_MAX);
         for (uint32_t r = 0; r < world; r++) own[2 + r] = (int32_t)lround(weights[r] * WEIGHT_ONE);
@@ -201,9 +195,9 @@ static inspan_status_t choose_all(inspan_comm_t *comm, int32_t *words)
 static bool take_choices(inspan_comm_t *comm, const int32_t *words)
 {
     tune_t *tune = &comm->tune;
-    for (uint32_t class = 0; class < TUNE_CLASSES; class ++) {
-        const int32_t *own = words + (size_t) class * class_words(comm->world);
-        tune_choice_t *choice = &tune->choices[class];
+    for (uint32_t tier = 0; tier < TUNE_TIERS; tier++) {
+        const int32_t *own = words + (size_t)tier * tier_words(comm->world);
+        tune_choice_t *choice = &tune->choices[tier];
         if (own[0] < 0 || own[0] >= SCHED_ALGORITHMS) return false;
         choice->algorithm = (sched_algorithm_t)own[0];
         choice->predicted = own[1] * NS_PER_US;
@@ -226,7 +220,7 @@ const tune_choice_t *tune_choice(const inspan_comm_t *comm, uint8_t collective, 
 {
     const bool free_to = comm->forced == INSPAN_SCHEDULE_AUTO && comm->weights == NULL;
     if (!free_to || !comm->tune.chosen || collective != SCHED_ALLREDUCE) return NULL;
-    return &comm->tune.choices[class_of(bytes)];
+    return &comm->tune.choices[tier_of(bytes)];
 }
 
 inspan_status_t tune_open(inspan_comm_t *comm)
@@ -238,13 +232,13 @@ inspan_status_t tune_open(inspan_comm_t *comm)
     tune->own = calloc(n, sizeof *tune->own);
     tune->table = calloc(n, sizeof *tune->table);
     tune->used = calloc(n, sizeof *tune->used);
-    tune->words = calloc(TUNE_CLASSES * (size_t)class_words(comm->world), sizeof *tune->words);
-    tune->weights = calloc(TUNE_CLASSES * world, sizeof *tune->weights);
+    tune->words = calloc(TUNE_TIERS * (size_t)tier_words(comm->world), sizeof *tune->words);
+    tune->weights = calloc(TUNE_TIERS * world, sizeof *tune->weights);
     if (comm->streams == NULL || comm->measured == NULL || tune->own == NULL || tune->table == NULL ||
         tune->used == NULL || tune->words == NULL || tune->weights == NULL)
         return INSPAN_NO_MEMORY;
-    for (uint32_t class = 0; class < TUNE_CLASSES; class ++)
-        tune->choices[class].weights = tune->weights + class * world;
+    for (uint32_t tier = 0; tier < TUNE_TIERS; tier++)
+        tune->choices[tier].weights = tune->weights + tier * world;
     meter_open(&comm->meter, comm->streams, comm->world);
     return INSPAN_OK;
 }
@@ -290,7 +284,7 @@ static inspan_status_t gather_table(inspan_comm_t *comm, int64_t timeout_ns)
 static inspan_status_t share_choices(inspan_comm_t *comm, int64_t timeout_ns)
 {
     tune_t *tune = &comm->tune;
-    const uint64_t n = TUNE_CLASSES * (uint64_t)class_words(comm->world);
+    const uint64_t n = TUNE_TIERS * (uint64_t)tier_words(comm->world);
     const inspan_status_t chosen = comm->rank == 0 ? choose_all(comm, tune->words) : INSPAN_OK;
     if (chosen != INSPAN_OK)
         memset(tune->words, 0xff, n * sizeof *tune->words); /* the others must not wait */
@@ -303,8 +297,8 @@ static inspan_status_t share_choices(inspan_comm_t *comm, int64_t timeout_ns)
 
 inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *changed)
 {
+    if (comm == NULL || changed == NULL || timeout_ns <= 0) return INSPAN_INVALID;
     *changed = false;
-    if (comm == NULL || timeout_ns <= 0) return INSPAN_INVALID;
     if (comm->world == 1 || comm->forced != INSPAN_SCHEDULE_AUTO || comm->weights != NULL) return INSPAN_OK;
     pthread_mutex_lock(&comm->lock);
     const bool busy = comm->pending > 0;
@@ -338,27 +332,14 @@ bool inspan_comm_port(const inspan_comm_t *comm, uint32_t rank, inspan_port_t *p
     return true;
 }
 
-static const inspan_schedule_t schedules[SCHED_ALGORITHMS] = {
-    [SCHED_ONE_SHOT] = INSPAN_SCHEDULE_ONE_SHOT, [SCHED_DIRECT] = INSPAN_SCHEDULE_DIRECT,
-    [SCHED_RING] = INSPAN_SCHEDULE_RING,         [SCHED_DOUBLING] = INSPAN_SCHEDULE_DOUBLING,
-    [SCHED_TREES] = INSPAN_SCHEDULE_TREES,
-};
-
 bool inspan_comm_choice(const inspan_comm_t *comm, uint64_t bytes, inspan_choice_t *choice)
 {
     const tune_choice_t *found = tune_choice(comm, SCHED_ALLREDUCE, bytes);
     *choice = (inspan_choice_t){0};
     if (found == NULL) return false;
-    *choice = (inspan_choice_t){.schedule = schedules[found->algorithm],
+    *choice = (inspan_choice_t){.schedule = (inspan_schedule_t)(found->algorithm + 1),
                                 .weights = found->equal ? NULL : found->weights,
                                 .predicted_ns = found->predicted,
-                                .bytes = tune_class_bytes(class_of(bytes))};
+                                .bytes = tune_tier_bytes(tier_of(bytes))};
     return true;
-}
-
-const char *inspan_schedule_name(inspan_schedule_t schedule)
-{
-    for (uint32_t i = 0; i < SCHED_ALGORITHMS; i++)
-        if (schedules[i] == schedule) return sched_algorithm_name((sched_algorithm_t)i);
-    return schedule == INSPAN_SCHEDULE_AUTO ? "auto" : "unknown";
 }

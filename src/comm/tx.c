@@ -321,7 +321,6 @@ static void flush(inspan_comm_t *comm, uint32_t peer)
         }
         tx->last = comm->transport->now(comm->transport_self);
         if (sent > 0) {
-            tx->streamed += (uint64_t)sent;
             meter_sent(&comm->meter, peer, (uint64_t)sent);
             took(comm, peer, (size_t)sent);
         }

@@ -200,23 +200,6 @@ static void choose_runs(const inspan_elastic_t *e, const pace_estimate_t *estima
                              : fit; /* not known yet: as long as can be */
 }
 
-/* What a share costs is a line for the leader: so much a sample, and a rest. It goes through what the present
- * share costs, with as many runs as that really has; a sample more or less is one of a run. */
-static void line_through(const inspan_elastic_t *e, const pace_estimate_t *estimate,
-                         const elastic_pace_t *ask, double *sample_ns, double *step_ns)
-{
-    const double lease = samples_of_lease(e), share = (double)e->stats.share, run = ask->run * lease;
-    *sample_ns = pace_sample_ns(estimate, (uint32_t)ceil(run));
-    *step_ns = fmax(estimate->step_ns, 0);
-    if (share <= 0) return;
-    const double runs = 1 + ceil(fmax(0, share - ask->last * lease) / run);
-    const double whole = *step_ns + share * estimate->slope_ns + runs * estimate->run_ns;
-    *step_ns = whole - share * *sample_ns;
-    if (*step_ns >= 0) return;
-    *sample_ns = whole / share;
-    *step_ns = 0;
-}
-
 static elastic_pace_t asked(const inspan_elastic_t *e)
 {
     elastic_pace_t ask = {.most = e->pace.allowed > 0 ? ELASTIC_LEASES_MAX : 0};
@@ -224,9 +207,10 @@ static elastic_pace_t asked(const inspan_elastic_t *e)
     pace_estimate(&e->pace.model, &estimate);
     if (!estimate.known) return ask;
     choose_runs(e, &estimate, &ask);
+    const double lease = samples_of_lease(e);
     double sample = 0, rest = 0;
-    line_through(e, &estimate, &ask, &sample, &rest);
-    ask.lease_ns = (uint64_t)((sample + e->pace.input_ns) * samples_of_lease(e) / given(&e->pace));
+    pace_line(&estimate, (double)e->stats.share, ask.run * lease, ask.last * lease, &sample, &rest);
+    ask.lease_ns = (uint64_t)((sample + e->pace.input_ns) * lease / given(&e->pace));
     ask.step_ns = (uint64_t)(rest / given(&e->pace));
     const uint64_t leases = e->stats.share > 0 ? e->stats.share / e->largest_lease + 1 : 1;
     if (ask.lease_ns * leases < (uint64_t)STEALS_FROM) ask.run = ask.last = 0; /* all at once */

@@ -28,21 +28,21 @@ static void to_out(doubling_t *d)
     d->where = SCHED_OUT;
 }
 
-static void add_from(doubling_t *d, uint32_t peer, uint32_t tag, uint32_t sent)
+/* out_read: what reads OUT just now, SCHED_NONE: nothing. */
+static void add_from(doubling_t *d, uint32_t peer, uint32_t tag, uint32_t out_read)
 {
-    const uint32_t after = d->where == SCHED_OUT ? sent : SCHED_NONE; /* which reads OUT */
     to_out(d);
     d->ready = builder_recv(d->builder, SCHED_RECV_REDUCE, peer, d->chunk, tag, SCHED_OUT, 0,
-                            after == SCHED_NONE ? d->ready : after);
+                            out_read == SCHED_NONE ? d->ready : out_read);
 }
 
-static void add_behind(doubling_t *d, uint32_t peer, uint32_t tag, uint32_t sent)
+static void add_behind(doubling_t *d, uint32_t peer, uint32_t tag, uint32_t out_read)
 {
     const uint64_t place = d->builder->status == INSPAN_OK ? d->builder->schedule->chunks[d->chunk].first : 0;
     const uint32_t got =
         builder_recv(d->builder, SCHED_RECV, peer, d->chunk, tag, SCHED_TMP, place, d->tmp_read);
     const uint32_t sum = builder_local(d->builder, SCHED_REDUCE, d->chunk, d->where, SCHED_TMP, place, got);
-    builder_after_too(d->builder, sum, d->where == SCHED_OUT ? sent : SCHED_NONE);
+    builder_after_too(d->builder, sum, out_read);
     d->ready = d->tmp_read =
         builder_local(d->builder, SCHED_COPY, d->chunk, SCHED_TMP, SCHED_OUT, place, sum);
     d->where = SCHED_OUT;
@@ -62,10 +62,11 @@ static void double_chunk(doubling_t *d, uint32_t power)
     for (uint32_t bit = 1, tag = TAG_ROUND; bit < power; bit *= 2, tag++) {
         const uint32_t sent =
             builder_send(d->builder, rank ^ bit, d->chunk, tag, d->where, 0, true, d->ready, SCHED_NONE);
+        const uint32_t out_read = d->where == SCHED_OUT ? sent : SCHED_NONE;
         if ((rank & bit) == 0)
-            add_from(d, rank ^ bit, tag, sent);
+            add_from(d, rank ^ bit, tag, out_read);
         else
-            add_behind(d, rank ^ bit, tag, sent);
+            add_behind(d, rank ^ bit, tag, out_read);
     }
     to_out(d);
     if (folds)

@@ -46,9 +46,11 @@ static void take(meter_rate_t *rate, uint64_t bytes, ns_t took)
     rate->taken = 0;
 }
 
-static void learn_faster(meter_rate_t *rate, double value)
+static void learn_faster(meter_rate_t *rate, uint64_t bytes, ns_t took)
 {
-    if (rate->n == 0 || value <= median(rate)) return;
+    if (rate->n == 0 || bytes < METER_BYTES || took <= 0) return;
+    const double value = (double)bytes / ns_to_s(took);
+    if (value <= median(rate)) return;
     for (uint32_t i = 0; i < METER_SAMPLES; i++)
         if (rate->samples[i] < value) rate->samples[i] = value;
 }
@@ -78,6 +80,7 @@ static void end_stretch(meter_t *meter, ns_t now)
 void meter_sent(meter_t *meter, uint32_t peer, uint64_t bytes)
 {
     meter->streams[peer].bytes += bytes;
+    meter->streams[peer].whole += bytes;
 }
 
 void meter_backlog(meter_t *meter, uint32_t peer, bool on, ns_t now)
@@ -92,10 +95,21 @@ void meter_backlog(meter_t *meter, uint32_t peer, bool on, ns_t now)
         meter->n_backlogged--;
 }
 
-void meter_at_least(meter_t *meter, uint32_t peer, uint64_t bytes, ns_t took)
+void meter_begin(meter_t *meter, ns_t now)
 {
-    if (bytes < METER_BYTES || took <= 0) return;
-    learn_faster(peer > meter->n ? &meter->up : &meter->streams[peer].towards, (double)bytes / ns_to_s(took));
+    for (uint32_t peer = 0; peer <= meter->n; peer++) meter->streams[peer].whole = 0;
+    meter->begun = now;
+}
+
+void meter_rest(meter_t *meter, ns_t now)
+{
+    uint64_t sum = 0;
+    for (uint32_t peer = 0; peer <= meter->n; peer++) {
+        meter_stream_t *stream = &meter->streams[peer];
+        learn_faster(&stream->towards, stream->whole, now - meter->begun);
+        sum += stream->whole;
+    }
+    learn_faster(&meter->up, sum, now - meter->begun);
 }
 
 double meter_up(const meter_t *meter)

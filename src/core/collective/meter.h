@@ -6,8 +6,7 @@
  *   - While the streams to all peers are backlogged, it is the own port: their sum is `up`.
  *   - While some are and others are not, those are held back by their receivers' ports: `towards`. The sum
  * over all senders is what the receiver's port takes.
- *   - Faster than what is known is always learnt: a link that has become faster need not be backlogged to
- * show.
+ *   - Faster than what is known is always learnt: a link that has become faster need not be backlogged.
  *
  * A sample is METER_BYTES in METER_TIME, or more. Of the newest ones, `towards` is the median; `up` is the
  * second fastest, for a port is often held up, but hardly ever (in a burst) faster than it is.
@@ -33,13 +32,15 @@ typedef struct meter_rate {
 
 typedef struct meter_stream {
     bool backlogged;
-    uint64_t bytes; /* taken since `since` of the meter */
+    uint64_t bytes; /* taken since `since` of the meter, */
+    uint64_t whole; /* and since `begun` */
     meter_rate_t towards;
 } meter_stream_t;
 
 typedef struct meter {
     uint32_t n, n_backlogged; /* streams: all peers but oneself */
     ns_t since;               /* the present stretch, in which no stream changed its state, began */
+    ns_t begun;               /* the last rest ended */
     meter_rate_t up;
     meter_stream_t *streams; /* (world) the caller's */
 } meter_t;
@@ -52,8 +53,10 @@ void meter_sent(meter_t *meter, uint32_t peer, uint64_t bytes);
 /* The socket to peer takes no more (true), or all is gone (false). */
 void meter_backlog(meter_t *meter, uint32_t peer, bool on, ns_t now);
 
-/* Bytes to peer (its number of ranks: to all) in so much time, however they went: at least that fast. */
-void meter_at_least(meter_t *meter, uint32_t peer, uint64_t bytes, ns_t took);
+/* Something is to be sent from now on, after a rest; all of it is gone. What went in between, however it
+ * went, was not faster than the ports. */
+void meter_begin(meter_t *meter, ns_t now);
+void meter_rest(meter_t *meter, ns_t now);
 
 /* Bytes per second; 0: not known; negative: it wavers, so more than this port (a processor, a radio) is
  * behind it. */

@@ -139,6 +139,14 @@ void pace_estimate(const pace_model_t *model, pace_estimate_t *estimate);
 /* Pure compute per sample in micro-batches of b samples: what a lease costs is this times its samples. */
 double pace_sample_ns(const pace_estimate_t *estimate, uint32_t b);
 
+/*
+ * What a share costs as a line, for who shares out: so much a sample, and a rest whatever the share is. It
+ * goes through what `share` samples really cost, in runs of `run` and a last one of `last` samples (run > 0);
+ * beside that point a sample more or less is one of a run. share 0: runs alone. Neither is negative.
+ */
+void pace_line(const pace_estimate_t *estimate, double share, double run, double last, double *sample_ns,
+               double *step_ns);
+
 /* Predicted time of one run of so many samples; 0: unknown. */
 double pace_run_ns(const pace_model_t *model, double samples, bool last);
 

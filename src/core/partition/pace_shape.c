@@ -163,6 +163,20 @@ double pace_sample_ns(const pace_estimate_t *estimate, uint32_t b)
     return estimate->slope_ns + estimate->run_ns / (b > 0 ? b : 1);
 }
 
+void pace_line(const pace_estimate_t *estimate, double share, double run, double last, double *sample_ns,
+               double *step_ns)
+{
+    *sample_ns = pace_sample_ns(estimate, (uint32_t)ceil(run));
+    *step_ns = fmax(estimate->step_ns, 0);
+    if (share <= 0) return;
+    const double runs = 1 + ceil(fmax(0, share - last) / run);
+    const double whole = *step_ns + share * estimate->slope_ns + runs * estimate->run_ns;
+    *step_ns = whole - share * *sample_ns;
+    if (*step_ns >= 0) return;
+    *sample_ns = whole / share;
+    *step_ns = 0;
+}
+
 double pace_run_ns(const pace_model_t *model, double samples, bool last)
 {
     if (!model->known) return 0;

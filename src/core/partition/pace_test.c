@@ -406,6 +406,34 @@ static void runs_fit_the_share(void **state)
     assert_true(size <= 6);
 }
 
+/* Many runs, one run, a dear one, a cheap one: the line has the share's real cost, and no part of it is
+ * negative. */
+static void the_line_goes_through_what_the_share_costs(void **state)
+{
+    (void)state;
+    for (double run_ns = 0; run_ns < 100; run_ns += 33)
+        for (double step_ns = -5; step_ns < 50; step_ns += 27)
+            for (uint32_t share = 1; share <= 40; share++)
+                for (uint32_t run = 1; run <= 9; run += 2)
+                    for (uint32_t last = 1; last <= 20; last += 3) {
+                        const pace_estimate_t estimate = {
+                            .known = true, .slope_ns = 10, .run_ns = run_ns, .step_ns = step_ns};
+                        double cost = fmax(step_ns, 0), sample, rest;
+                        for (uint32_t left = share; left > 0;) {
+                            const uint32_t n = left <= last ? left : left - last < run ? left - last : run;
+                            cost += run_ns + 10.0 * n;
+                            left -= n;
+                        }
+                        pace_line(&estimate, share, run, last, &sample, &rest);
+                        assert_true(sample > 0 && rest >= 0);
+                        assert_true(fabs(rest + share * sample - cost) < 1e-9 * cost);
+                    }
+    const pace_estimate_t estimate = {.known = true, .slope_ns = 10, .run_ns = 8, .step_ns = 3};
+    double sample, rest;
+    pace_line(&estimate, 0, 4, 4, &sample, &rest);
+    assert_true(sample == 12 && rest == 3);
+}
+
 static void nonsense_is_no_measurement(void **state)
 {
     (void)state;
@@ -478,6 +506,7 @@ int main(void)
         cmocka_unit_test(without_leases_it_hopes_to_be_as_fast_as_usual),
         cmocka_unit_test(an_earlier_job_is_believed_until_it_is_measured),
         cmocka_unit_test(runs_fit_the_share),
+        cmocka_unit_test(the_line_goes_through_what_the_share_costs),
         cmocka_unit_test(nonsense_is_no_measurement),
         cmocka_unit_test(any_times_give_a_sane_estimate),
     };

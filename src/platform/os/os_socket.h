@@ -71,8 +71,8 @@ int os_socket_error(int fd); /* SO_ERROR: 0, or an errno; clears it */
  */
 bool os_socket_tune(int fd, ns_t timeout, int notsent_bytes);
 
-ns_t os_socket_latency(
-    int fd); /* one way to the other side's kernel, the least of the last minutes; 0: not known */
+/* one way to the other side's kernel, the least of the last minutes; 0: not known */
+ns_t os_socket_latency(int fd);
 size_t os_socket_unacked(int fd); /* bytes written that the other side's kernel has not yet confirmed */
 
 #endif
