@@ -29,7 +29,7 @@
 #define NO_RANK        UINT64_MAX /* none was given */
 #define RENDEZVOUS     (30 * NS_PER_S)
 #define OP_TIMEOUT     (600 * NS_PER_S)
-#define TUNED_FROM     (4u << 20) /* bytes: after each one of those, else after some */
+#define TUNED_FROM     (256u << 10) /* bytes: after each one of those, else after some */
 #define TUNED_EVERY    16
 
 typedef struct bench {
