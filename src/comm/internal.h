@@ -71,7 +71,7 @@ typedef struct comm_transport {
     void (*wake)(void *self);          /* any thread: call exec_wake soon */
     void (*spin)(void *self, bool on); /* any thread: short waits ahead */
     ns_t (*cpu)(void *self);           /* any thread: CPU time of the I/O thread */
-    /* any thread: one way, the least that was seen; 0: not known */
+    /* one way, the least that was seen; 0: not known */
     ns_t (*latency)(void *self, uint32_t peer);
     bool (*is_current)(void *self); /* any thread: this is the I/O thread */
     void (*stop)(void *self);       /* close all streams, call exec_* no more */
@@ -374,8 +374,7 @@ struct inspan_comm {
     comm_message_node_t *message_nodes, *free_messages;
     uint64_t operations;
     ns_t busy_since, busy;
-    /* (world) bytes per second towards each peer; in its own place: of the own port. 0: not known */
-    float *measured;
+    float *measured; /* (2 world) the own row of the table of links (tune.c), but for the hop */
 
     /* I/O thread. */
     comm_health_t health;
@@ -392,6 +391,7 @@ struct inspan_comm {
     stage_t stage;
     comm_peer_t *peers; /* (world) */
     meter_t meter;
+    ns_t delays_at;          /* latencies were looked at */
     meter_stream_t *streams; /* (world) the meter's */
     atomic_uint_least64_t bytes_sent, bytes_received;
 };

@@ -28,6 +28,7 @@
 #define REDUCING       4e9 /* bytes per second */
 #define MOST_CHUNKS    64  /* that a choice is priced with: it has to be quick */
 #define WEIGHT_ONE     65535
+#define DELAYS_EVERY   (100 * NS_PER_MS) /* asked of the system */
 
 /*
  * ---- The table ----
@@ -48,23 +49,26 @@ static size_t cells(uint32_t world)
 
 void tune_note(inspan_comm_t *comm)
 {
-    meter_rest(&comm->meter, comm->transport->now(comm->transport_self));
+    const ns_t now = comm->transport->now(comm->transport_self);
+    const bool delays = now - comm->delays_at >= DELAYS_EVERY;
+    meter_rest(&comm->meter, now);
+    if (delays) comm->delays_at = now;
     pthread_mutex_lock(&comm->lock);
-    for (uint32_t peer = 0; peer < comm->world; peer++)
-        comm->measured[peer] =
-            (float)(peer == comm->rank ? meter_up(&comm->meter) : meter_towards(&comm->meter, peer));
+    for (uint32_t peer = 0; peer < comm->world; peer++) {
+        const bool own = peer == comm->rank;
+        comm->measured[peer] = (float)(own ? meter_up(&comm->meter) : meter_towards(&comm->meter, peer));
+        if (delays && !own)
+            comm->measured[comm->world + peer] = (float)comm->transport->latency(comm->transport_self, peer);
+    }
     pthread_mutex_unlock(&comm->lock);
 }
 
 static void fill_row(inspan_comm_t *comm, float *row)
 {
     pthread_mutex_lock(&comm->lock);
-    memcpy(row, comm->measured, comm->world * sizeof *row);
+    memcpy(row, comm->measured, 2 * comm->world * sizeof *row);
     pthread_mutex_unlock(&comm->lock);
-    for (uint32_t peer = 0; peer < comm->world; peer++)
-        row[comm->world + peer] =
-            (float)(peer == comm->rank ? comm->tune.hop
-                                       : comm->transport->latency(comm->transport_self, peer));
+    row[comm->world + comm->rank] = (float)comm->tune.hop;
 }
 
 static bool differs(float now, float before, float factor)
@@ -228,7 +232,7 @@ inspan_status_t tune_open(inspan_comm_t *comm)
     tune_t *tune = &comm->tune;
     const size_t world = comm->world, n = cells(comm->world);
     comm->streams = calloc(world, sizeof *comm->streams);
-    comm->measured = calloc(world, sizeof *comm->measured);
+    comm->measured = calloc(2 * world, sizeof *comm->measured);
     tune->own = calloc(n, sizeof *tune->own);
     tune->table = calloc(n, sizeof *tune->table);
     tune->used = calloc(n, sizeof *tune->used);

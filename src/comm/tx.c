@@ -336,7 +336,8 @@ void tx_flush(inspan_comm_t *comm, uint32_t peer)
     const tx_t *tx = &comm->peers[peer].tx;
     if (peer == comm->rank) return;
     flush(comm, peer);
-    meter_backlog(&comm->meter, peer, tx->blocked && !comm->peers[peer].gone, tx->last);
+    meter_backlog(&comm->meter, peer, tx->blocked && !comm->peers[peer].gone,
+                  comm->transport->now(comm->transport_self));
 }
 
 void tx_rescue(inspan_comm_t *comm, uint32_t peer)
