@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "platform/os/os_memory.h"
 
 #define TALLY_SUMS 4u
 #define LINE       64u /* each bucket starts on a cache line */
@@ -84,11 +85,10 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     buckets->missing = calloc(n, sizeof buckets->missing[0]);
     buckets->seen = calloc(buckets->n_params, sizeof buckets->seen[0]);
     for (uint32_t b = 0; b < n; b++) buckets->bytes += room(buckets, b);
-    buckets->memory = aligned_alloc(LINE, 2 * buckets->bytes);
+    buckets->memory = os_memory_take(2 * buckets->bytes); /* padding must stay zero: it is reduced too */
     if (!buckets->local || !buckets->reduced || !buckets->missing || !buckets->seen || !buckets->memory)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %u gradient buckets of %.1f MB in all, twice",
                          n, (double)buckets->bytes / 1e6);
-    memset(buckets->memory, 0, 2 * buckets->bytes); /* padding must stay zero: it is reduced too */
     uint8_t *at = buckets->memory;
     for (uint32_t b = 0; b < n; b++) {
         buckets->local[b] = at;

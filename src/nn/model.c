@@ -4,12 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "nn/gemm.h"
-
-#define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
+#include "platform/os/os_memory.h"
 
 /* ---- What a config may say ------------------------------------------------------------------- */
 
@@ -192,20 +190,17 @@ inspan_status_t nn_model_memory(const nn_model_config_t *config, uint32_t micro_
     return status;
 }
 
-/* Every page is touched, so that memory that is not there shows here and not in the middle of a step. */
 static inspan_status_t take_memory(nn_model_t *model, uint64_t weights_bytes, uint64_t activation_bytes,
                                    inspan_error_t *err)
 {
-    uint64_t bytes = (weights_bytes + activation_bytes + 4095) & ~(uint64_t)4095;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    const uint64_t bytes = weights_bytes + activation_bytes;
+    void *memory = os_memory_take(bytes);
+    if (memory == NULL)
         return error_set_errno(err, INSPAN_NO_MEMORY,
                                "no memory for a model: weights %llu bytes, activations %llu",
                                (unsigned long long)weights_bytes, (unsigned long long)activation_bytes);
-    if (bytes >= 2 * HUGE_PAGE_BYTES) madvise(memory, bytes, MADV_HUGEPAGE);
     model->memory = memory;
     model->memory_bytes = bytes;
-    for (uint64_t i = 0; i < bytes; i += 4096) model->memory[i] = 0;
     arena_t weights = {.base = memory}, activations = {.base = model->memory + weights_bytes};
     layout(model, &weights, &activations);
     return INSPAN_OK;
@@ -253,7 +248,7 @@ void nn_model_close(nn_model_t *model)
 #if ARENA_GAP
         __asan_unpoison_memory_region(model->memory, model->memory_bytes);
 #endif
-        munmap(model->memory, model->memory_bytes);
+        free(model->memory);
     }
     free(model->state);
     free(model->rules);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "nn/nn.h"
 #include "nn/optimizer_kernels.h"
+#include "platform/os/os_memory.h"
 
 #define STATE_ALIGNMENT 64
 #define CLIP_MARGIN     1e-6 /* added to the norm as PyTorch's clip_grad_norm_ does, so that both agree */
@@ -80,11 +81,9 @@ static inspan_status_t lay_out_state(nn_optimizer_t *optimizer, inspan_error_t *
     size_t bytes = STATE_ALIGNMENT;
     for (uint32_t i = 0; i < optimizer->n_params; i++)
         bytes += optimizer->n_moments * padded_bytes(&optimizer->params[i], optimizer->dtype);
-    if (posix_memalign(&optimizer->memory, STATE_ALIGNMENT, bytes) != 0) {
-        optimizer->memory = NULL;
+    optimizer->memory = os_memory_take(bytes);
+    if (optimizer->memory == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %zu bytes of optimiser state", bytes);
-    }
-    memset(optimizer->memory, 0, bytes);
     char *at = optimizer->memory;
     for (uint32_t moment = 0; moment < optimizer->n_moments; moment++) {
         for (uint32_t i = 0; i < optimizer->n_params; i++) {

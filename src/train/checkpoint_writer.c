@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "platform/os/os_cond.h"
 #include "platform/os/os_file.h"
+#include "platform/os/os_memory.h"
 #include "platform/os/os_time.h"
 #include "train/checkpoint_internal.h"
 
@@ -174,12 +175,10 @@ static inspan_status_t take_memory(checkpoint_writer_t *writer, inspan_error_t *
         bytes += (bytes_of(writer, tensor_at(writer, i)) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     }
     writer->copies = calloc((size_t)n + 1, sizeof *writer->copies);
-    if (writer->copies == NULL || posix_memalign(&writer->memory, ALIGNMENT, bytes) != 0) {
-        writer->memory = NULL;
+    writer->memory = os_memory_take(bytes);
+    if (writer->copies == NULL || writer->memory == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for the %s that a checkpoint is copied to",
                          units_format_size(bytes, size, sizeof size));
-    }
-    memset(writer->memory, 0, bytes); /* the pages are taken now, not in mid-training */
     char *at = writer->memory;
     for (uint32_t i = 0; i < n; i++) {
         writer->copies[i] = *tensor_at(writer, i);
