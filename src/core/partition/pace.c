@@ -19,6 +19,7 @@
 #define UNSTEADY_ALIKE   0.35
 #define UNSTEADY_STEPS   12
 #define UNSTEADY_CHANGES 3
+#define OUTSIDE          0.35 /* log: so far beyond both levels of a to and fro a change is none of it */
 #define DRIFT_TELLS      0.15
 #define SCALE_KEEPS      4 /* blocks that stay, scaled */
 #define SCALE_CONFIRMS   2
@@ -86,6 +87,8 @@ void pace_shift(pace_model_t *m, double shift)
     m->published += shift;
     m->usual += shift;
     m->told += shift;
+    m->swing[0] += shift;
+    m->swing[1] += shift;
     m->scaled_from += shift;
     for (uint32_t i = 0; i < PACE_STEPS; i++) m->step_levels[i] += shift;
 }
@@ -148,6 +151,8 @@ static void tell(pace_model_t *m, double factor, uint64_t since_step)
     if (to_and_fro(m)) {
         m->unsteady = true;
         m->unsteady_from = m->change_steps[2];
+        m->swing[0] = fmin(m->published, m->published + factor);
+        m->swing[1] = fmax(m->published, m->published + factor);
         jump(m, mean_of_steps(m));
     }
     m->told = m->published;
@@ -199,6 +204,11 @@ static bool alarm(pace_model_t *m, uint32_t keep, double level)
     m->scaled_left = 0;
     forget(m, keep < m->n_window ? keep : m->n_window);
     const double after = pace_level(m, 0, m->n_window);
+    if (m->unsteady && (after < m->swing[0] - OUTSIDE || after > m->swing[1] + OUTSIDE)) {
+        m->unsteady = false;
+        m->n_changes = 0;
+        before = m->published;
+    }
     if (!m->unsteady) jump(m, after);
     if (fabs(after - before) < PACE_TELLS) return false;
     m->unexplained = before - after;

@@ -87,6 +87,7 @@ typedef struct pace_model {
     uint64_t since_step;
     bool unsteady;
     uint64_t unsteady_from; /* first step of the mean */
+    double swing[2];        /* while unsteady: the levels that it goes between, the faster first */
     /* steps */
     uint64_t step; /* pace_step calls so far */
     bool ran;

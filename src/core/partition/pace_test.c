@@ -279,6 +279,24 @@ static void to_and_fro_settles_on_the_mean(void **state)
     }
 }
 
+/* A machine that wavers is cut for good: told, and followed at once. */
+static void beyond_the_to_and_fro_is_a_change(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        machine_t m = machine(seed);
+        for (int i = 0; i < 20; i++) step(&m, 8, 4, 1);
+        for (int i = 0; i < 30; i++) step(&m, 8, 4, i / 3 % 2 == 0 ? 1.5 : 1);
+        assert_true(estimate(&m).unsteady);
+        const uint32_t changes = estimate(&m).changes;
+        step(&m, 8, 4, 5);
+        assert_false(estimate(&m).unsteady);
+        assert_int_equal(estimate(&m).changes, changes + 1);
+        assert_near(estimate(&m).factor, 1 / (5 / sqrt(1.5)), 0.25);
+        assert_near(estimate(&m).sample_ns, 500 * MS, 0.1);
+    }
+}
+
 static void vitals_shift_it_at_once(void **state)
 {
     (void)state;
@@ -499,6 +517,7 @@ int main(void)
         cmocka_unit_test(says_how_much_and_since_when),
         cmocka_unit_test(a_drift_is_followed_and_told),
         cmocka_unit_test(to_and_fro_settles_on_the_mean),
+        cmocka_unit_test(beyond_the_to_and_fro_is_a_change),
         cmocka_unit_test(vitals_shift_it_at_once),
         cmocka_unit_test(wrong_vitals_are_undone),
         cmocka_unit_test(late_vitals_are_not_counted_twice),
