@@ -92,6 +92,22 @@ void comm_set_message_handler(inspan_comm_t *comm, comm_message_fn fn, void *con
  * status. */
 inspan_status_t comm_message(inspan_comm_t *comm, uint32_t to, const void *data, size_t bytes);
 
+/* ---- The tuner by parts (inspan_comm_tune is the whole), for who has a channel of his own ----- */
+
+#define COMM_LINKS_MAX 64
+
+/* (2 world) what this rank has measured of its links until operations last came to rest: its row of the table
+ * of links. Only other programs of this version read it. */
+void comm_links(inspan_comm_t *comm, float *row);
+/* Has a link of the table (world, 2 world) changed by so much that shares should? */
+bool comm_links_differ(const float *table, const float *before, uint32_t world);
+/* (world) whose share of a long sum is how large by that table; all 0: equal. world <= COMM_LINKS_MAX. */
+void comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares);
+/* The calls from now on are carried so (all-reduces by the direct schedule, where weights are not forced):
+ * the same, before the same call, on all ranks, or it is a MISMATCH. (world) bytes, not all 0, or all equal:
+ * equal. */
+void comm_set_shares(inspan_comm_t *comm, const uint8_t *shares);
+
 /*
  * Called once on the I/O thread when the communicator becomes poisoned (at once, by the caller, if it already
  * is). The worker session and the reducer both listen: LIMIT above 4 handlers. Removal returns when fn no

@@ -328,6 +328,8 @@ typedef struct tune { /* calling threads, one at a time */
     bool chosen;
     ns_t hop; /* least time of a short operation: one hop, program to program; 0: not known */
     tune_choice_t choices[TUNE_TIERS];
+    bool shared;     /* not equally: */
+    double *shares;  /* (world) of all-reduces by the direct schedule, where nothing else is chosen */
     double *weights; /* (TUNE_TIERS, world) */
     /* (world, 2 world) what this rank says, what all say, what the choices are of */
     float *own, *table, *used;

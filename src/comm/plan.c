@@ -12,7 +12,10 @@
 static const double *weights_for(const inspan_comm_t *comm, const data_call_t *call, uint64_t bytes)
 {
     const tune_choice_t *choice = tune_choice(comm, call->collective, bytes);
-    return choice == NULL ? comm->weights : choice->equal ? NULL : choice->weights;
+    if (choice != NULL) return choice->equal ? NULL : choice->weights;
+    const bool by_shares = comm->weights == NULL && comm->tune.shared &&
+                           call->collective == SCHED_ALLREDUCE && call->algorithm == SCHED_DIRECT;
+    return by_shares ? comm->tune.shares : comm->weights;
 }
 
 static uint64_t layout_of(const inspan_comm_t *comm, const double *weights, uint64_t chunk_bytes)

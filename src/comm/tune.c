@@ -63,7 +63,7 @@ void tune_note(inspan_comm_t *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
-static void fill_row(inspan_comm_t *comm, float *row)
+void comm_links(inspan_comm_t *comm, float *row)
 {
     pthread_mutex_lock(&comm->lock);
     memcpy(row, comm->measured, 2 * comm->world * sizeof *row);
@@ -78,12 +78,12 @@ static bool differs(float now, float before, float factor)
     return now > before * factor || before > now * factor;
 }
 
-static bool table_changed(const tune_t *tune, uint32_t world)
+bool comm_links_differ(const float *table, const float *before, uint32_t world)
 {
     for (uint32_t rank = 0; rank < world; rank++)
         for (uint32_t i = 0; i < 2 * world; i++) {
             const size_t at = row_at(rank, world) + i;
-            if (differs(tune->table[at], tune->used[at], i < world ? CHANGED : CHANGED * CHANGED * CHANGED))
+            if (differs(table[at], before[at], i < world ? CHANGED : CHANGED * CHANGED * CHANGED))
                 return true;
         }
     return false;
@@ -127,19 +127,19 @@ static double least_hop(const float *table, uint32_t world)
     return least;
 }
 
-static void fill_model(const tune_t *tune, link_model_t *model, link_port_t *ports, ns_t *latency)
+static void fill_model(const float *table, link_model_t *model, link_port_t *ports, ns_t *latency)
 {
     const uint32_t world = model->world;
-    const double hop = least_hop(tune->table, world);
+    const double hop = least_hop(table, world);
     double most = 0;
-    for (uint32_t r = 0; r < world; r++) most = fmax(most, fabsf(tune->table[row_at(r, world) + r]));
+    for (uint32_t r = 0; r < world; r++) most = fmax(most, fabsf(table[row_at(r, world) + r]));
     if (most == 0) most = UNKNOWN_PORT;
     for (uint32_t r = 0; r < world; r++) {
-        const double up = tune->table[row_at(r, world) + r], down = port_down(tune->table, world, r);
+        const double up = table[row_at(r, world) + r], down = port_down(table, world, r);
         ports[r].up_bytes_per_s = about(up, most);
         ports[r].down_bytes_per_s = down != 0 ? about(down, most) : ports[r].up_bytes_per_s;
         for (uint32_t to = 0; to < world; to++)
-            latency[(size_t)r * world + to] = (ns_t)fmax(hop, tune->table[row_at(r, world) + world + to]);
+            latency[(size_t)r * world + to] = (ns_t)fmax(hop, table[row_at(r, world) + world + to]);
     }
     model->ports = ports;
     model->latency = latency;
@@ -177,7 +177,7 @@ static inspan_status_t choose_all(inspan_comm_t *comm, int32_t *words)
     link_model_t model = {.world = world};
     inspan_status_t status =
         ports == NULL || latency == NULL || weights == NULL ? INSPAN_NO_MEMORY : INSPAN_OK;
-    if (status == INSPAN_OK) fill_model(&comm->tune, &model, ports, latency);
+    if (status == INSPAN_OK) fill_model(comm->tune.table, &model, ports, latency);
     for (uint32_t tier = 0; tier < TUNE_TIERS && status == INSPAN_OK; tier++) {
         const uint64_t bytes = tune_tier_bytes(tier);
         sched_algorithm_t algorithm = SCHED_DIRECT;
@@ -218,6 +218,32 @@ static bool take_choices(inspan_comm_t *comm, const int32_t *words)
     return tune->chosen = true;
 }
 
+/* ---- Shares for who has a channel of his own ------------------------------------------------- */
+
+void comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares)
+{
+    link_port_t ports[COMM_LINKS_MAX];
+    ns_t latency[COMM_LINKS_MAX * COMM_LINKS_MAX];
+    double weights[COMM_LINKS_MAX], most = 0;
+    link_model_t model = {.world = world};
+    memset(shares, 0, world);
+    if (world > COMM_LINKS_MAX) return;
+    fill_model(table, &model, ports, latency);
+    if (!link_shares(&model, weights)) return;
+    for (uint32_t r = 0; r < world; r++) most = fmax(most, weights[r]);
+    for (uint32_t r = 0; r < world; r++) shares[r] = (uint8_t)lround(weights[r] / most * UINT8_MAX);
+}
+
+void comm_set_shares(inspan_comm_t *comm, const uint8_t *shares)
+{
+    bool any = false;
+    for (uint32_t r = 0; r < comm->world; r++) {
+        any |= shares[r] != shares[0];
+        comm->tune.shares[r] = shares[r];
+    }
+    comm->tune.shared = any;
+}
+
 /* ---- The way in ------------------------------------------------------------------------------ */
 
 const tune_choice_t *tune_choice(const inspan_comm_t *comm, uint8_t collective, uint64_t bytes)
@@ -236,10 +262,11 @@ inspan_status_t tune_open(inspan_comm_t *comm)
     tune->own = calloc(n, sizeof *tune->own);
     tune->table = calloc(n, sizeof *tune->table);
     tune->used = calloc(n, sizeof *tune->used);
+    tune->shares = calloc(world, sizeof *tune->shares);
     tune->words = calloc(TUNE_TIERS * (size_t)tier_words(comm->world), sizeof *tune->words);
     tune->weights = calloc(TUNE_TIERS * world, sizeof *tune->weights);
     if (comm->streams == NULL || comm->measured == NULL || tune->own == NULL || tune->table == NULL ||
-        tune->used == NULL || tune->words == NULL || tune->weights == NULL)
+        tune->used == NULL || tune->shares == NULL || tune->words == NULL || tune->weights == NULL)
         return INSPAN_NO_MEMORY;
     for (uint32_t tier = 0; tier < TUNE_TIERS; tier++)
         tune->choices[tier].weights = tune->weights + tier * world;
@@ -254,6 +281,7 @@ void tune_close(inspan_comm_t *comm)
     free(comm->tune.own);
     free(comm->tune.table);
     free(comm->tune.used);
+    free(comm->tune.shares);
     free(comm->tune.words);
     free(comm->tune.weights);
 }
@@ -274,7 +302,7 @@ static inspan_status_t gather_table(inspan_comm_t *comm, int64_t timeout_ns)
     tune_t *tune = &comm->tune;
     const size_t n = cells(comm->world);
     memset(tune->own, 0, n * sizeof *tune->own);
-    fill_row(comm, tune->own + row_at(comm->rank, comm->world));
+    comm_links(comm, tune->own + row_at(comm->rank, comm->world));
     inspan_op_t *op = NULL;
     const ns_t start = os_now();
     inspan_status_t status = inspan_allreduce(comm, tune->own, tune->table, n, INSPAN_FP32, INSPAN_SUM, &op);
@@ -309,7 +337,9 @@ inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *
     pthread_mutex_unlock(&comm->lock);
     if (busy) return INSPAN_INVALID;
     inspan_status_t status = gather_table(comm, timeout_ns);
-    if (status != INSPAN_OK || (comm->tune.chosen && !table_changed(&comm->tune, comm->world))) return status;
+    if (status != INSPAN_OK ||
+        (comm->tune.chosen && !comm_links_differ(comm->tune.table, comm->tune.used, comm->world)))
+        return status;
     status = share_choices(comm, timeout_ns);
     if (status != INSPAN_OK) return status;
     memcpy(comm->tune.used, comm->tune.table, cells(comm->world) * sizeof *comm->tune.used);

@@ -313,6 +313,7 @@ static bool start_operation(inspan_elastic_t *e, const driver_todo_t *todo)
     if (e->comm == NULL) return true;
     if (todo->type == ELASTIC_DO_REDUCE) {
         if (exchange_room(e->exchange) <= ROOM_KEPT) return false;
+        driver_links_apply(e);
         log_debug("step %" PRIu64 ": bucket %u is reduced in view %" PRIu64, todo->step, todo->bucket,
                   e->view);
         pthread_mutex_lock(&e->lock);

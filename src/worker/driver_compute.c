@@ -86,6 +86,7 @@ static void tell_pace(inspan_elastic_t *e)
     pthread_mutex_lock(&e->lock);
     driver_pace_tell(e);
     pthread_mutex_unlock(&e->lock);
+    driver_links_tell(e);
 }
 
 /* No leases (any more): what is in the local sums, perhaps nothing, is final. */

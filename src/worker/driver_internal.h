@@ -95,6 +95,17 @@ typedef struct driver_pace {
     uint32_t n_reductions; /* ever, in this view */
 } driver_pace_t;
 
+/* What the members' traffic shows of their links; under lock. */
+typedef struct driver_links {
+    float told[2 * ELASTIC_MEMBERS_MAX]; /* own row, to the leader */
+    ns_t told_at;
+    uint8_t applied[ELASTIC_MEMBERS_MAX]; /* shares of the sums, by the communicator */
+    /* the leader: (world, 2 world) what all have told, and what the shares are made of */
+    float table[2 * ELASTIC_MEMBERS_MAX * ELASTIC_MEMBERS_MAX],
+        used[2 * ELASTIC_MEMBERS_MAX * ELASTIC_MEMBERS_MAX];
+    bool news;
+} driver_links_t;
+
 struct inspan_elastic {
     const inspan_views_t *views;
     inspan_elastic_options_t options;     /* without state */
@@ -125,6 +136,7 @@ struct inspan_elastic {
     bool recompute[ELASTIC_LEASES_MAX]; /* its owner is lost */
     bool own[ELASTIC_LEASES_MAX];       /* this member's by the step's table */
     driver_copy_t copies[DRIVER_COPIES];
+    driver_links_t links;
 
     /* the training thread's */
     bool attached, working, applying, leaving, left, ended, is_full;
@@ -198,6 +210,14 @@ ns_t driver_pace_reduce_ns(const inspan_elastic_t *e);                          
 /* All members of a first view, the same on all. */
 inspan_status_t driver_pace_share(inspan_elastic_t *e, elastic_pace_t paces[ELASTIC_MEMBERS_MAX],
                                   inspan_error_t *err);
+
+/* driver_links.c */
+
+void driver_links_view(inspan_elastic_t *e); /* lock: a view begins */
+/* lock, I/O thread: true: it was one of these. */
+bool driver_links_message(inspan_elastic_t *e, uint32_t from, const void *data, size_t bytes);
+void driver_links_tell(inspan_elastic_t *e);  /* training thread; before a vote */
+void driver_links_apply(inspan_elastic_t *e); /* training thread; before a reduction of a step */
 
 /* driver_verdict.c: training thread */
 

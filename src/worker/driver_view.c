@@ -19,7 +19,7 @@ static void on_message(void *context, uint32_t from, const void *data, size_t by
     inspan_elastic_t *e = context;
     const elastic_event_t event = {.type = ELASTIC_EV_MESSAGE, .from = from, .data = data, .bytes = bytes};
     pthread_mutex_lock(&e->lock);
-    driver_feed(e, &event);
+    if (!driver_links_message(e, from, data, bytes)) driver_feed(e, &event);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -172,6 +172,7 @@ static void tell_machine(inspan_elastic_t *e, const worker_view_t *view, const e
     pthread_mutex_lock(&e->lock);
     e->voted_at = 0;
     driver_pace_view(e);
+    driver_links_view(e);
     driver_pace_tell(e); /* the report follows */
     driver_feed(e, &event);
     pthread_mutex_unlock(&e->lock);

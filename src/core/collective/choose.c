@@ -65,6 +65,16 @@ static bool unequal(const link_model_t *links)
     return false;
 }
 
+bool link_shares(const link_model_t *links, double *weights)
+{
+    if (links->world > 2 && unequal(links)) {
+        balance(links, weights);
+        return true;
+    }
+    for (uint32_t i = 0; i < links->world; i++) weights[i] = 1.0 / links->world;
+    return false;
+}
+
 /* How often the busiest port carries the data at least, of algorithms that are not for bulk: long ones need
  * no simulation. */
 static double least_passes(sched_algorithm_t algorithm, uint32_t world)

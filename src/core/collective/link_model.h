@@ -38,6 +38,12 @@ inspan_status_t price_schedule(const schedule_t *const *ranks, uint32_t element_
                                const link_model_t *links, ns_t *time);
 
 /*
+ * Shares of the sums for a long all-reduce by the direct schedule: those that keep the busiest port free.
+ * weights: (world) written, their sum is 1. false: equal ones are as good.
+ */
+bool link_shares(const link_model_t *links, double *weights);
+
+/*
  * The cheapest algorithm for this collective and size under the model, its predicted time, and the shard
  * weights for it (weights: world doubles, written, their sum is 1; only an all-reduce has other than equal
  * ones, for elsewhere the shards are the caller's; broadcast: root 0). The same answer on every rank for the

@@ -261,6 +261,11 @@ void elastic_hint(elastic_t *e, uint64_t hash);
  * limits are taken for these. Until the first call: ELASTIC_PACE_UNKNOWN. */
 void elastic_set_pace(elastic_t *e, const elastic_pace_t *pace);
 
+/* The leader of a view: of which part of the sums which member is the owner, from the next step on that a
+ * COMMIT opens. shares: (members) any scale; all 0: equal, as in each new view. A hint too: sums are made in
+ * one order whoever makes them. Elsewhere: nothing. */
+void elastic_set_shares(elastic_t *e, const uint8_t *shares);
+
 /* ---- queries: pure ---- */
 
 /* Next run of leases that are granted and not computed: [*first, *first + *n), contiguous, *n <= most. *last:
@@ -278,6 +283,8 @@ bool elastic_is_leader(const elastic_t *e);
 uint64_t elastic_view(const elastic_t *e); /* 0: none yet */
 uint64_t elastic_step(const elastic_t *e); /* worked on; all below are committed; steps + 2 at the end */
 bool elastic_light(const elastic_t *e);    /* that step is the closing or the saving one */
+const uint8_t *
+elastic_shares(const elastic_t *e); /* (members) in this step, as elastic_set_shares has them */
 uint32_t elastic_members(const elastic_t *e, const uint32_t **numbers,
                          uint32_t *index);     /* returns how many */
 uint64_t elastic_full_set(const elastic_t *e); /* bit per index; in RUN */
@@ -355,7 +362,7 @@ const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view,
  *                                                           53    3 zero
  * CLAIM, member -> leader                                   56    m chunks, as in DECIDE
  *       32    4 leases computed of those granted here        +    l owners, as in DECIDE
- *       36    4 zero
+ *       36    4 zero                                         +    m shares of the sums
  *                                                     GRANT, leader -> member
  *                                                           32   32 leases; none: with last only
  */

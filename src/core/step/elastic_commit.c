@@ -105,12 +105,14 @@ static inspan_status_t check_commit(elastic_t *e, const elastic_message_t *m)
 }
 
 /* The commit at this member, and the step that it opens. */
-static void take_commit(elastic_t *e, uint64_t full, const uint8_t *owner, const uint8_t *plan)
+static void take_commit(elastic_t *e, uint64_t full, const uint8_t *owner, const uint8_t *plan,
+                        const uint8_t *shares)
 {
     bool early = PLANTED(e, EARLYAPPLY) && e->index != LEADER;
     if (!early) elastic_commit_step(e);
     e->full = full;
     memcpy(e->owner, owner, e->config.leases);
+    memcpy(e->shares, shares, e->n);
     if (e->role == ELASTIC_FULL && !in(full, e->index)) e->role = ELASTIC_LEAVING;
     if (e->role == ELASTIC_LISTENER && in(full, e->index)) {
         e->role = ELASTIC_FULL; /* N2 */
@@ -133,7 +135,7 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from)
                             elastic_phase_name(e->phase), e->voted ? "voted" : "not voted");
     inspan_status_t status = check_commit(e, m);
     if (status != INSPAN_OK) return status;
-    take_commit(e, m->full, m->owner, m->plan);
+    take_commit(e, m->full, m->owner, m->plan, m->shares);
     return elastic_progress(e);
 }
 
@@ -268,6 +270,7 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
     elastic_message_t *out = elastic_draft(e, ELASTIC_COMMIT);
     out->hint = hint;
     out->full = full;
+    memcpy(out->shares, e->next_shares, e->n);
     elastic_set_t leases = opened == elastic_end(e) ? EMPTY_SET : set_first(e->config.leases);
     elastic_share_out(e, full, leases, opened, e->share, out->owner);
     uint32_t chunks = elastic_light_step(e, opened) ? 0 : e->config.buckets - 1; /* too late to be of use */
@@ -284,7 +287,7 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
             break;
         }
     e->wish &= full;
-    take_commit(e, full, owner, plan);
+    take_commit(e, full, owner, plan, e->next_shares);
     return elastic_progress(e);
 }
 

@@ -118,6 +118,7 @@ typedef struct elastic_message {
     uint64_t hint;
     uint64_t full;
     uint8_t plan[ELASTIC_MEMBERS_MAX];
+    uint8_t shares[ELASTIC_MEMBERS_MAX];
     uint8_t owner[ELASTIC_LEASES_MAX];
     uint32_t tag[ELASTIC_BUCKETS_MAX];   /* of held buckets */
     uint8_t source[ELASTIC_BUCKETS_MAX]; /* of salvaged buckets: who has it, who needs it */
@@ -162,10 +163,11 @@ struct elastic {
     uint64_t step, hint;
     bool voted, live; /* live: grants of this view count (L1): from entering RUN to the next VIEW */
     elastic_set_t granted, computed, dropped;
-    elastic_set_t begun;               /* of the granted ones */
-    bool sealed, claimed;              /* LAST is here; a claim is open */
-    uint8_t owner[ELASTIC_LEASES_MAX]; /* or RESERVED for it */
-    elastic_pace_t pace;               /* own, of the next vote or report */
+    elastic_set_t begun;                 /* of the granted ones */
+    bool sealed, claimed;                /* LAST is here; a claim is open */
+    uint8_t owner[ELASTIC_LEASES_MAX];   /* or RESERVED for it */
+    elastic_pace_t pace;                 /* own, of the next vote or report */
+    uint8_t shares[ELASTIC_MEMBERS_MAX]; /* of the sums, in this step */
     uint64_t stolen;
     elastic_set_t held, salvaged, ready;
     uint32_t tag[ELASTIC_BUCKETS_MAX];
@@ -187,7 +189,8 @@ struct elastic {
     uint64_t hints[ELASTIC_MEMBERS_MAX];
     elastic_set_t here[ELASTIC_MEMBERS_MAX]; /* chunks that a member needs no copy of */
     elastic_report_t reports[ELASTIC_MEMBERS_MAX];
-    elastic_pace_t paces[ELASTIC_MEMBERS_MAX];           /* in a first view: everyone's */
+    elastic_pace_t paces[ELASTIC_MEMBERS_MAX]; /* in a first view: everyone's */
+    uint8_t next_shares[ELASTIC_MEMBERS_MAX];
     uint32_t share[ELASTIC_MEMBERS_MAX];                 /* of the last whole step of this view; 0: none */
     elastic_progress_of_t progress[ELASTIC_MEMBERS_MAX]; /* of this step */
     int64_t now, opened_at;

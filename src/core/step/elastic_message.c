@@ -23,7 +23,7 @@ static_assert(REPORT_BYTES + 4 * ELASTIC_BUCKETS_MAX <= ELASTIC_MESSAGE_MAX, "a 
 static_assert(DECIDE_BYTES + ELASTIC_MEMBERS_MAX + ELASTIC_LEASES_MAX + SALVAGE_BYTES * ELASTIC_BUCKETS_MAX <=
                   ELASTIC_MESSAGE_MAX,
               "a DECIDE fits");
-static_assert(COMMIT_BYTES + ELASTIC_MEMBERS_MAX + ELASTIC_LEASES_MAX <= ELASTIC_MESSAGE_MAX,
+static_assert(COMMIT_BYTES + 2 * ELASTIC_MEMBERS_MAX + ELASTIC_LEASES_MAX <= ELASTIC_MESSAGE_MAX,
               "a COMMIT fits");
 static_assert(ELASTIC_LEASES_MAX <= 8 * SET_BYTES && ELASTIC_BUCKETS_MAX <= 8 * SET_BYTES, "sets fit");
 static_assert(ELASTIC_MEMBERS_MAX <= RESERVED && ((ELASTIC_MEMBERS_MAX - 1) | RESERVED) < NOBODY,
@@ -138,7 +138,9 @@ static size_t put_commit(const elastic_message_t *m, uint8_t *bytes)
     put(AT(48), m->leases, 2);
     put(AT(50), m->buckets, 2);
     put(AT(52), m->members, 4);
-    return put_plan_and_owners(m, bytes, COMMIT_BYTES);
+    const size_t at = put_plan_and_owners(m, bytes, COMMIT_BYTES);
+    memcpy(AT(at), m->shares, m->members);
+    return at + m->members;
 }
 
 size_t elastic_message_encode(const elastic_message_t *m, uint8_t bytes[ELASTIC_MESSAGE_MAX])
@@ -257,9 +259,10 @@ static const char *get_commit(const uint8_t *bytes, size_t n, elastic_message_t 
     const char *why = get_counts(bytes, 48, m);
     if (!why) why = get_members(bytes, 52, m);
     if (why) return why;
-    if (n != COMMIT_BYTES + m->members + m->leases) return "its length";
+    if (n != COMMIT_BYTES + 2 * m->members + m->leases) return "its length";
     m->hint = get(AT(32), 8);
     m->full = get(AT(40), 8);
+    memcpy(m->shares, AT(n - m->members), m->members);
     return get_plan_and_owners(bytes, COMMIT_BYTES, m);
 }
 

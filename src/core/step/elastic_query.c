@@ -215,3 +215,13 @@ void elastic_set_pace(elastic_t *e, const elastic_pace_t *pace)
 {
     e->pace = elastic_sound_pace(pace);
 }
+
+void elastic_set_shares(elastic_t *e, const uint8_t *shares)
+{
+    if (e->index == LEADER) memcpy(e->next_shares, shares, e->n);
+}
+
+const uint8_t *elastic_shares(const elastic_t *e)
+{
+    return e->shares;
+}
