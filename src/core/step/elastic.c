@@ -122,7 +122,7 @@ static void enter_view(elastic_t *e, const elastic_event_t *event)
     e->full = e->reported = e->votes = e->complete = e->wish = 0;
     e->salvaged = e->ready = e->promised = EMPTY_SET;
     memset(e->share, 0, sizeof e->share);
-    memset(e->shares, 0, sizeof e->shares); /* all have left the last view at another step: equal */
+    if (!PLANTED(e, OLDSHARES)) memset(e->shares, 0, sizeof e->shares); /* by then they differed: equal */
     memset(e->next_shares, 0, sizeof e->next_shares);
     for (uint32_t i = 0; i < e->n; i++)
         e->paces[i] = event->paces != NULL ? elastic_sound_pace(&event->paces[i]) : ELASTIC_PACE_UNKNOWN;

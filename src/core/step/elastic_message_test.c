@@ -51,6 +51,7 @@ static elastic_message_t random_message(rng_t *rng, elastic_message_type_t type,
     m.chunks = random_set(rng, buckets - 1);
     for (uint32_t i = 0; i < members; i++)
         m.plan[i] = buckets > 1 && rng_below(rng, 2) ? (uint8_t)rng_below(rng, buckets - 1) : NOBODY;
+    for (uint32_t i = 0; i < members; i++) m.shares[i] = (uint8_t)rng_below(rng, UINT8_MAX + 1);
     for (uint32_t i = 0; i < leases; i++)
         m.owner[i] =
             rng_below(rng, 3) ? (uint8_t)(rng_below(rng, members) | rng_below(rng, 2) * RESERVED) : NOBODY;
@@ -108,6 +109,7 @@ static void assert_same(const elastic_message_t *a, const elastic_message_t *b)
         assert_memory_equal(a->plan, b->plan, a->members);
         assert_memory_equal(a->owner, b->owner, a->leases);
     }
+    if (commit) assert_memory_equal(a->shares, b->shares, a->members);
     if (!report && !decide) return;
     assert_sets(a->held, b->held);
     for (uint32_t i = 0; i < a->buckets; i++) {

@@ -71,15 +71,30 @@ static op_t *find_op(world_t *world, uint64_t view, uint64_t step, uint32_t buck
     return NULL;
 }
 
+static uint64_t shares_of(const proc_t *p, uint64_t view)
+{
+    uint64_t hash = 1;
+    for (uint32_t i = 0; i < p->world->views[view].n; i++) hash = mix(hash, elastic_shares(p->e)[i]);
+    return hash;
+}
+
 static void do_reduce(proc_t *p, const elastic_action_t *action)
 {
     world_t *world = p->world;
+    const uint64_t shares = shares_of(p, action->view);
     op_t *op = find_op(world, action->view, action->step, action->bucket);
     if (!op) {
         if (world->n_ops == OPS) abort();
         op = &world->ops[world->n_ops++];
-        *op = (op_t){.view = action->view, .step = action->step, .bucket = action->bucket, .order = p->order};
+        *op = (op_t){.view = action->view,
+                     .step = action->step,
+                     .bucket = action->bucket,
+                     .order = p->order,
+                     .shares = shares};
     }
+    if (op->shares != shares)
+        violated(world, "rank %u reduces bucket %u of step %" PRIu64 " in view %" PRIu64 " by other shares",
+                 p->number, action->bucket, action->step, action->view);
     if (op->order != p->order)
         violated(world,
                  "rank %u starts bucket %u of step %" PRIu64 " as reduction %u of view %" PRIu64
@@ -198,6 +213,10 @@ static void begin_work(proc_t *p)
         elastic_pace_t pace = random_pace(rng_next(&p->world->rng));
         elastic_set_pace(p->e, &pace);
     }
+    uint8_t shares[PROCS]; /* of any member: only the leader's count */
+    for (uint32_t i = 0; i < PROCS; i++)
+        shares[i] = (uint8_t)mix(p->world->policy.salt + (uint64_t)p->world->now, i);
+    elastic_set_shares(p->e, shares);
     uint64_t hash = 1;
     bool all = true;
     for (uint32_t c = 0; c + 1 < p->world->config.buckets; c++) {
