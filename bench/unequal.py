@@ -93,6 +93,30 @@ def speed(cluster, model, batch, nodes, steps, skip=3, **options):
     return speeds([submit(cluster, model, batch, nodes, **options)], batch, steps, skip)[0]
 
 
+def settled(job, quiet, most=120):
+    """Wait until it has trained for `quiet` seconds and as long nobody has been let go or come; `most` seconds at most."""
+    begun = changed = None
+    state, deadline = None, time.monotonic() + most
+    while time.monotonic() < deadline and (changed is None or time.monotonic() - changed < quiet):
+        if job.has_ended():
+            raise Failed(f"job {job.name} has ended: {job.text(job.err)}")
+        begun = begun or (len(commits(job)) >= 3) or None
+        now = ((job.info() or {}).get("view"), sum(verdict["let_go"] for verdict in verdicts(job)))
+        if begun and now != state:
+            state, changed = now, time.monotonic()
+        time.sleep(0.2)
+
+
+def speed_now(job, batch, seconds):
+    """Samples per second of the steps in the next so many seconds."""
+    before = len(commits(job))
+    time.sleep(seconds)
+    times = commits(job)[before - 1:]
+    if len(times) < 2:
+        raise Failed(f"job {job.name}: no step in {seconds} s")
+    return (len(times) - 1) * batch / (times[-1] - times[0])
+
+
 class Size:
     """How long things are measured."""
 
@@ -103,6 +127,7 @@ class Size:
         self.steps = {128: 6, 32: 20}
         self.cut, self.back, self.end = (20, 40, 60) if quick else (50, 100, 130)
         self.setups = 2 if quick else 20
+        self.quiet, self.window = (4, 2) if quick else (15, 10)
         self.plans = 2 if quick else 12
 
 
@@ -379,13 +404,17 @@ def never_worse(size, options, bounds):
         quotas_, links, batch = random_setup(choose)
         best = quotas_.index(max(quotas_))
         with lab(quotas_, ",".join(links)) as cluster:
-            alone = speed(cluster, size.small, batch, [best], 4, 1)
-            job = submit(cluster, size.small, batch, list(range(len(quotas_))), least=1)
-            # It may leave nodes out: what counts is how it goes on.
-            together = speeds([job], batch, 8, 12)[0]
-            said = [verdict["text"] for verdict in verdicts(job) if verdict["let_go"]]
-        rows.append({"quotas": quotas_, "links": links, "batch": batch, "alone": alone, "together": together,
-                     "ratio": together / alone, "said": said})
+            found = []
+            for nodes in ([best], list(range(len(quotas_))), [best]):  # alone before and after: the machine wanders
+                job = submit(cluster, size.small, batch, nodes, least=1)
+                settled(job, size.quiet if len(nodes) > 1 else 1)  # it may leave nodes out: what counts is how it goes on
+                found.append(speed_now(job, batch, size.window))
+                if len(nodes) > 1:
+                    said = [verdict["text"] for verdict in verdicts(job) if verdict["let_go"]]
+                job.cancel()
+        alone, together = (found[0] + found[2]) / 2, found[1]
+        rows.append({"quotas": quotas_, "links": links, "batch": batch, "alone": (found[0], found[2]),
+                     "together": together, "ratio": together / alone, "said": said})
         note(f"{number + 1}: {rows[-1]}")
     print(f"{len(rows)} random set-ups against the fastest node of each alone: least {min(r['ratio'] for r in rows):.3f}, "
           f"median {middle([r['ratio'] for r in rows]):.3f}")

@@ -102,8 +102,8 @@ static void describe_agent(cluster_t *cluster, const cluster_options_t *options,
 {
     child_t *child = &cluster->children[i + 1];
     char name[48] = "";
+    if (cluster->agents > 1 || cluster->lab != NULL) snprintf(name, sizeof name, "node-%u", i + 1);
     if (cluster->agents == 1 && options->name != NULL) snprintf(name, sizeof name, "%s", options->name);
-    if (cluster->agents > 1) snprintf(name, sizeof name, "node-%u", i + 1);
     snprintf(child->name, sizeof child->name, "agent%s%s", name[0] != '\0' ? " " : "", name);
     add_word(child, "inspan");
     if (cluster->lab != NULL) {

@@ -57,6 +57,8 @@ static inspan_status_t simulate(sched_algorithm_t algorithm, const link_port_t *
     ns_t time = 0;
     for (uint32_t i = 0; i < n * n; i++) latency[i] = LATENCY;
     const link_model_t links = {n, ports, latency, INFINITY, PER_MESSAGE};
+    double shares[PLAN_NODES_MAX];
+    link_shares(&links, shares); /* as the workers do when they have measured them */
     for (uint32_t r = 0; r < n && status == INSPAN_OK; r++) {
         const uint64_t each = bytes / MOST_CHUNKS;
         const sched_request_t request = {.collective = SCHED_ALLREDUCE,
@@ -65,6 +67,7 @@ static inspan_status_t simulate(sched_algorithm_t algorithm, const link_port_t *
                                          .rank = r,
                                          .count = bytes / 4,
                                          .element_size = 4,
+                                         .weights = algorithm == SCHED_DIRECT ? shares : NULL,
                                          .chunk_bytes = each < LEAST_CHUNK ? LEAST_CHUNK : each};
         schedule_t *built = NULL;
         status = sched_build(&request, &built);
@@ -74,6 +77,15 @@ static inspan_status_t simulate(sched_algorithm_t algorithm, const link_port_t *
     for (uint32_t r = 0; r < n; r++) sched_free((schedule_t *)(uintptr_t)ranks[r]);
     *seconds = ns_to_s(time);
     return status;
+}
+
+/* What each sends and receives. */
+static void find_moved(const link_port_t *ports, uint32_t n, double bytes, bool small, double *moved)
+{
+    double shares[PLAN_NODES_MAX];
+    const link_model_t links = {.world = n, .ports = ports};
+    link_shares(&links, shares);
+    for (uint32_t i = 0; i < n; i++) moved[i] = 2 * bytes * (small ? n - 1 : 1 + (n - 2) * shares[i]);
 }
 
 static known_price_t *find(plan_pricer_t *pricer, uint64_t hash)
@@ -94,8 +106,8 @@ static void price(void *context, const plan_node_t *const *members, uint32_t n, 
     for (uint32_t i = 0; i < n; i++) {
         ports[i] = (link_port_t){fmin(members[i]->up_bytes_per_s, UNLIMITED),
                                  fmin(members[i]->down_bytes_per_s, UNLIMITED)};
-        if (small) reduction->moved[i] = 2.0 * (n - 1) * (double)bytes;
     }
+    find_moved(ports, n, (double)bytes, small, reduction->moved);
     qsort(ports, n, sizeof ports[0], by_speed);
     const uint64_t hash = hash64(ports, n * sizeof ports[0], bytes) | 1;
     known_price_t *known = find(pricer, hash);

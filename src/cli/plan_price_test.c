@@ -39,10 +39,13 @@ static void bulk_is_near_the_closed_form(void **state)
             for (uint32_t i = 0; i < n; i++) members[i] = &nodes[i], nodes[i] = node(GIGABIT, GIGABIT);
             if (slow) nodes[n - 1] = node(GIGABIT / 5, GIGABIT / 2);
             plan_price_direct(NULL, members, n, 44000000, &closed);
+            double least = closed.seconds; /* who has a slow link makes no sums */
+            if (slow) least = fmax(44e6 / (GIGABIT / 5), (2 * n - 2) * 44e6 / ((n - 1 + 0.2) * GIGABIT));
             const plan_reduction_t got = priced(pricer, nodes, n, 44000000);
-            if (fabs(got.seconds / closed.seconds - 1) > 0.06)
-                fail_msg("%u members, slow %d: %g s, closed form %g s", n, slow, got.seconds, closed.seconds);
-            assert_float_equal(got.moved[0], closed.moved[0], 1);
+            if (fabs(got.seconds / least - 1) > 0.06)
+                fail_msg("%u members, slow %d: %g s, closed form %g s", n, slow, got.seconds, least);
+            if (!slow) assert_float_equal(got.moved[0], closed.moved[0], 1);
+            if (slow) assert_float_equal(got.moved[n - 1], 2 * 44e6, 1);
         }
     plan_pricer_close(pricer);
 }

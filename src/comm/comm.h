@@ -101,6 +101,9 @@ inspan_status_t comm_message(inspan_comm_t *comm, uint32_t to, const void *data,
 void comm_links(inspan_comm_t *comm, float *row);
 /* Has a link of the table (world, 2 world) changed by so much that shares should? */
 bool comm_links_differ(const float *table, const float *before, uint32_t world);
+/* (world each) bytes/s of the ranks' ports by that table; 0: not seen, others were slower. false: nothing is
+ * seen of any. world <= COMM_LINKS_MAX. */
+bool comm_ports(const float *table, uint32_t world, double *up, double *down);
 /* (world) whose share of a long sum is how large by that table; all 0: equal. world <= COMM_LINKS_MAX. */
 void comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares);
 /* The calls from now on are carried so (all-reduces by the direct schedule, where weights are not forced):

@@ -127,20 +127,28 @@ static double least_hop(const float *table, uint32_t world)
     return least;
 }
 
-static void fill_model(const float *table, link_model_t *model, link_port_t *ports, ns_t *latency)
+static bool fill_ports(const float *table, uint32_t world, link_port_t *ports)
 {
-    const uint32_t world = model->world;
-    const double hop = least_hop(table, world);
     double most = 0;
     for (uint32_t r = 0; r < world; r++) most = fmax(most, fabsf(table[row_at(r, world) + r]));
-    if (most == 0) most = UNKNOWN_PORT;
+    const bool seen = most > 0;
+    if (!seen) most = UNKNOWN_PORT;
     for (uint32_t r = 0; r < world; r++) {
         const double up = table[row_at(r, world) + r], down = port_down(table, world, r);
         ports[r].up_bytes_per_s = about(up, most);
         ports[r].down_bytes_per_s = down != 0 ? about(down, most) : ports[r].up_bytes_per_s;
+    }
+    return seen;
+}
+
+static void fill_model(const float *table, link_model_t *model, link_port_t *ports, ns_t *latency)
+{
+    const uint32_t world = model->world;
+    const double hop = least_hop(table, world);
+    fill_ports(table, world, ports);
+    for (uint32_t r = 0; r < world; r++)
         for (uint32_t to = 0; to < world; to++)
             latency[(size_t)r * world + to] = (ns_t)fmax(hop, table[row_at(r, world) + world + to]);
-    }
     model->ports = ports;
     model->latency = latency;
     model->per_message = PER_MESSAGE;
@@ -220,15 +228,25 @@ static bool take_choices(inspan_comm_t *comm, const int32_t *words)
 
 /* ---- Shares for who has a channel of his own ------------------------------------------------- */
 
+bool comm_ports(const float *table, uint32_t world, double *up, double *down)
+{
+    link_port_t ports[COMM_LINKS_MAX];
+    if (world > COMM_LINKS_MAX || !fill_ports(table, world, ports)) return false;
+    for (uint32_t r = 0; r < world; r++) {
+        up[r] = table[row_at(r, world) + r] != 0 ? ports[r].up_bytes_per_s : 0;
+        down[r] = port_down(table, world, r) != 0 ? ports[r].down_bytes_per_s : 0;
+    }
+    return true;
+}
+
 void comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares)
 {
     link_port_t ports[COMM_LINKS_MAX];
-    ns_t latency[COMM_LINKS_MAX * COMM_LINKS_MAX];
     double weights[COMM_LINKS_MAX], most = 0;
-    link_model_t model = {.world = world};
+    const link_model_t model = {.world = world, .ports = ports};
     memset(shares, 0, world);
     if (world > COMM_LINKS_MAX) return;
-    fill_model(table, &model, ports, latency);
+    fill_ports(table, world, ports);
     if (!link_shares(&model, weights)) return;
     for (uint32_t r = 0; r < world; r++) most = fmax(most, weights[r]);
     for (uint32_t r = 0; r < world; r++) shares[r] = (uint8_t)lround(weights[r] / most * UINT8_MAX);

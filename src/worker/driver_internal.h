@@ -216,6 +216,8 @@ inspan_status_t driver_pace_share(inspan_elastic_t *e, elastic_pace_t paces[ELAS
 void driver_links_view(inspan_elastic_t *e); /* lock: a view begins */
 /* lock, I/O thread: true: it was one of these. */
 bool driver_links_message(inspan_elastic_t *e, uint32_t from, const void *data, size_t bytes);
+/* lock; the leader: (members each) bytes/s. false: nothing is known. */
+bool driver_links_ports(const inspan_elastic_t *e, double *up, double *down);
 void driver_links_tell(inspan_elastic_t *e);  /* training thread; before a vote */
 void driver_links_apply(inspan_elastic_t *e); /* training thread; before a reduction of a step */
 

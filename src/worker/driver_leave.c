@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/collective/link_model.h"
 #include "platform/os/os_time.h"
 #include "worker/driver_internal.h"
 
@@ -18,6 +19,8 @@ typedef struct measured {
     double reduce_s; /* of all gradients, among n members */
     uint32_t n;
     uint64_t bytes;
+    bool links;   /* the members' ports are measured */
+    double scale; /* of what their links say: what was measured may be less */
 } measured_t;
 
 static double on_wire(uint32_t n)
@@ -25,13 +28,29 @@ static double on_wire(uint32_t n)
     return n < 2 ? 0 : 2.0 * (n - 1) / n;
 }
 
-/* Each port carries 2 (n-1)/n of the bytes each way: what was measured among all, among fewer. (That the one
- * who leaves had the slowest link is not known here.) */
+/* Of these members by their ports, with the shares of the sums that they would have. */
+static double by_links(const plan_node_t *const *members, uint32_t n, double bytes, double *moved)
+{
+    link_port_t ports[PLAN_NODES_MAX];
+    double weights[PLAN_NODES_MAX];
+    const link_model_t model = {.world = n, .ports = ports};
+    for (uint32_t i = 0; i < n; i++)
+        ports[i] = (link_port_t){members[i]->up_bytes_per_s, members[i]->down_bytes_per_s};
+    link_shares(&model, weights);
+    for (uint32_t i = 0; i < n; i++) moved[i] = 2 * (1 + (n - 2) * weights[i]) * bytes;
+    return link_direct_seconds(&model, weights, bytes);
+}
+
+/* Without measured links: each port carries 2 (n-1)/n of the bytes each way, what was measured among all is
+ * taken for fewer. */
 static void price(void *context, const plan_node_t *const *members, uint32_t n, uint64_t bytes,
                   plan_reduction_t *reduction)
 {
     const measured_t *measured = context;
-    (void)members;
+    if (measured->links) {
+        reduction->seconds = measured->scale * by_links(members, n, (double)bytes, reduction->moved);
+        return;
+    }
     const double part = (double)bytes / (double)measured->bytes;
     reduction->seconds = measured->reduce_s * part * on_wire(n) / on_wire(measured->n);
     for (uint32_t i = 0; i < n; i++) reduction->moved[i] = on_wire(n) * (double)bytes;
@@ -54,12 +73,45 @@ static bool gather(const inspan_elastic_t *e, uint32_t n, plan_node_t *nodes)
     return true;
 }
 
-static void propose(inspan_elastic_t *e, uint64_t step, uint32_t number, const plan_node_t *node, double gain)
+/*
+ * Lock held, after gather. What the members' links are, and how much of what they say is measured: a member
+ * that waits for others measures more, never less. A port that never was the one to wait for is taken for a
+ * cable: whoever goes surely goes for what was seen of it, and without it the others show what they have.
+ */
+static void gather_links(const inspan_elastic_t *e, plan_node_t *nodes, measured_t *measured)
 {
-    local_verdict_t verdict = {.step = step, .started = step, .about = number, .factor = gain, .leave = true};
+    double up[ELASTIC_MEMBERS_MAX], down[ELASTIC_MEMBERS_MAX];
+    const plan_node_t *members[ELASTIC_MEMBERS_MAX];
+    double moved[PLAN_NODES_MAX];
+    if (measured->n < 2 || !driver_links_ports(e, up, down)) return;
+    for (uint32_t i = 0; i < measured->n; i++) {
+        nodes[i].up_bytes_per_s = up[i] > 0 ? up[i] : PLAN_CABLE_BYTES_PER_S;
+        nodes[i].down_bytes_per_s = down[i] > 0 ? down[i] : PLAN_CABLE_BYTES_PER_S;
+        members[i] = &nodes[i];
+    }
+    const double seconds = by_links(members, measured->n, (double)measured->bytes, moved);
+    measured->links = true;
+    measured->scale = measured->reduce_s > 0 ? fmin(measured->reduce_s / seconds, 1) : 1;
+}
+
+static double slower_way(const plan_node_t *node)
+{
+    return fmin(node->up_bytes_per_s, node->down_bytes_per_s);
+}
+
+static void propose(inspan_elastic_t *e, uint64_t step, uint32_t index, const plan_node_t *nodes, double gain)
+{
+    local_verdict_t verdict = {
+        .step = step, .started = step, .about = e->numbers[index], .factor = gain, .leave = true};
+    const plan_node_t *node = &nodes[index];
+    char link[64] = "";
+    double fastest = 0;
+    for (uint32_t i = 0; i < e->world; i++) fastest = fmax(fastest, slower_way(&nodes[i]));
+    if (isfinite(fastest) && slower_way(node) < fastest / 2)
+        snprintf(link, sizeof link, ", its link carries %.3g MB/s", slower_way(node) / 1e6);
     snprintf(verdict.evidence, sizeof verdict.evidence,
-             "%.1f %% faster (it computes %.3g samples/s, its update takes %.3g s)", 100 * (gain - 1),
-             1 / node->sample_s, node->step_s);
+             "%.1f %% faster (it computes %.3g samples/s, its update takes %.3g s%s)", 100 * (gain - 1),
+             1 / node->sample_s, node->step_s, link);
     e->views->verdict(e->views->context, &verdict);
 }
 
@@ -81,14 +133,15 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
     pthread_mutex_lock(&e->lock);
     const bool known =
         elastic_is_leader(e->machine) && elastic_phase(e->machine) == ELASTIC_RUN && gather(e, n, nodes);
-    const measured_t measured = {ns_to_s(driver_pace_reduce_ns(e)), n, e->buckets.bytes};
+    measured_t measured = {.reduce_s = ns_to_s(driver_pace_reduce_ns(e)), .n = n, .bytes = e->buckets.bytes};
+    if (known) gather_links(e, nodes, &measured);
     pthread_mutex_unlock(&e->lock);
     if (!known) return;
     const plan_job_t job = {.gradient_bytes = e->buckets.bytes,
                             .bucket_bytes = e->buckets.bytes / (e->buckets.n > 1 ? e->buckets.n - 1 : 1) + 1,
                             .batch = e->options.batch,
                             .leases = e->buckets.leases};
-    const plan_price_t by = {price, (void *)(uintptr_t)&measured};
+    const plan_price_t by = {price, &measured};
     const uint32_t burden = plan_leave_out(&e->leave, &job, nodes, e->numbers, n, 1, by, &gain);
-    if (burden != PLAN_NONE) propose(e, step, e->numbers[burden], &nodes[burden], gain);
+    if (burden != PLAN_NONE) propose(e, step, burden, nodes, gain);
 }

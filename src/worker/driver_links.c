@@ -63,6 +63,11 @@ bool driver_links_message(inspan_elastic_t *e, uint32_t from, const void *data, 
     return true;
 }
 
+bool driver_links_ports(const inspan_elastic_t *e, double *up, double *down)
+{
+    return comm_ports(e->links.table, e->world, up, down);
+}
+
 /* The leader: shares of what all have told. */
 static void share_out(inspan_elastic_t *e)
 {
@@ -79,7 +84,7 @@ void driver_links_tell(inspan_elastic_t *e)
     links_message_t message = {.type = MESSAGE_TYPE, .members = e->world, .view = e->view};
     const uint32_t n = 2 * e->world;
     const ns_t now = os_now();
-    if (e->comm == NULL || e->world < 3) return; /* two have nothing to choose */
+    if (e->comm == NULL || e->world < 2) return;
     comm_links(e->comm, message.row);
     pthread_mutex_lock(&e->lock);
     if (now - e->links.told_at >= TOLD_AT_MOST &&

@@ -75,6 +75,14 @@ bool link_shares(const link_model_t *links, double *weights)
     return false;
 }
 
+double link_direct_seconds(const link_model_t *links, const double *weights, double bytes)
+{
+    double longest = 0;
+    for (uint32_t i = 0; i < links->world; i++)
+        longest = fmax(longest, (1 + (links->world - 2) * weights[i]) * bytes / slower_way(&links->ports[i]));
+    return longest;
+}
+
 /* How often the busiest port carries the data at least, of algorithms that are not for bulk: long ones need
  * no simulation. */
 static double least_passes(sched_algorithm_t algorithm, uint32_t world)
