@@ -179,6 +179,20 @@ def test_four_machines_of_unequal_speed_count_every_sample_once(inspan, cluster,
     assert (ledger["steps"], ledger["samples"], ledger["dropped"]) == (30, 30 * 32, 0)
 
 
+def test_who_is_behind_a_slow_link_is_let_go(inspan, cluster, job, laboratory):
+    """Of three equally fast machines not any one, but the one whose link the others wait for; and it is said why."""
+    cluster(3, "--cpu", "0.5", "--link", "1gbit,1gbit,10mbit")
+    model = ["--set", "model.dim=64", "--set", "model.layers=4"]
+    number = json.loads(inspan.run("train", job, "--detach", "--json", *model, *ENDLESS).stdout)["job"]
+    gone = wait_for(lambda: [verdict for verdict in inspan.json("job", number)["verdicts"] if verdict["let_go"]], 120,
+                    "somebody is let go")
+    assert gone[0]["node"] == "node-3" and "its link carries" in gone[0]["text"], gone
+    wait_for(lambda: inspan.json("job", number)["view"] > 1, 60, "the others go on")
+    reached = step_of(inspan, number)
+    wait_for(lambda: step_of(inspan, number) > reached + 5, 60, "the job goes on")
+    assert inspan.run("cancel", number).returncode == 0
+
+
 def test_a_slow_link_makes_no_sums(inspan, laboratory):
     """What is measured of the links decides whose share of the sums is how large; where it is asked for, it is told."""
     answer = inspan.json("bench", "explain", "--local", "3", "--link", "300mbit,300mbit,60mbit")
