@@ -94,16 +94,17 @@ def speed(cluster, model, batch, nodes, steps, skip=3, **options):
 
 
 def settled(job, quiet, most=120):
-    """Wait until it has trained for `quiet` seconds and as long nobody has been let go or come; `most` seconds at most."""
-    begun = changed = None
-    state, deadline = None, time.monotonic() + most
-    while time.monotonic() < deadline and (changed is None or time.monotonic() - changed < quiet):
+    """Wait until for `quiet` seconds and 12 steps nobody has been let go or come; `most` seconds at most."""
+    state, changed, steps = None, 0, 0
+    deadline = time.monotonic() + most
+    while time.monotonic() < deadline:
         if job.has_ended():
             raise Failed(f"job {job.name} has ended: {job.text(job.err)}")
-        begun = begun or (len(commits(job)) >= 3) or None
-        now = ((job.info() or {}).get("view"), sum(verdict["let_go"] for verdict in verdicts(job)))
-        if begun and now != state:
-            state, changed = now, time.monotonic()
+        done, now = len(commits(job)), ((job.info() or {}).get("view"), sum(v["let_go"] for v in verdicts(job)))
+        if done < 3 or now != state:
+            state, changed, steps = now, time.monotonic(), done
+        elif time.monotonic() - changed >= quiet and done - steps >= 12:
+            return
         time.sleep(0.2)
 
 

@@ -92,7 +92,9 @@ typedef struct driver_pace {
     ns_t reduce_started[ELASTIC_BUCKETS_MAX];
     ns_t reduced_at, reducing; /* the last end; in this step, all together */
     ns_t reductions[DRIVER_REDUCTIONS];
-    uint32_t n_reductions; /* ever, in this view */
+    uint32_t n_reductions;                           /* ever, in this view */
+    ns_t committed_at, durations[DRIVER_REDUCTIONS]; /* of whole steps, from commit to commit */
+    uint32_t n_durations;                            /* ever, in this view */
 } driver_pace_t;
 
 /* What the members' traffic shows of their links; under lock. */
@@ -207,6 +209,7 @@ uint32_t driver_pace_next_run(const inspan_elastic_t *e, uint32_t left, bool sea
 ns_t driver_pace_rest(inspan_elastic_t *e, ns_t now); /* until when no run is to begin; 0: it may */
 void driver_pace_stats(const inspan_elastic_t *e, inspan_elastic_stats_t *stats); /* lock */
 ns_t driver_pace_reduce_ns(const inspan_elastic_t *e);                            /* lock; 0: not known */
+ns_t driver_pace_whole_step(const inspan_elastic_t *e); /* lock; median of the last ones; 0: not known */
 /* All members of a first view, the same on all. */
 inspan_status_t driver_pace_share(inspan_elastic_t *e, elastic_pace_t paces[ELASTIC_MEMBERS_MAX],
                                   inspan_error_t *err);

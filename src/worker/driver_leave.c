@@ -17,10 +17,11 @@
 
 typedef struct measured {
     double reduce_s; /* of all gradients, among n members */
+    double step_s;   /* of whole steps; 0: not known */
     uint32_t n;
     uint64_t bytes;
     bool links;   /* the members' ports are measured */
-    double scale; /* of what their links say: what was measured may be less */
+    double scale; /* of what their links say */
 } measured_t;
 
 static double on_wire(uint32_t n)
@@ -74,24 +75,35 @@ static bool gather(const inspan_elastic_t *e, uint32_t n, plan_node_t *nodes)
 }
 
 /*
- * Lock held, after gather. What the members' links are, and how much of what they say is measured: a member
- * that waits for others measures more, never less. A port that never was the one to wait for is taken for a
- * cable: whoever goes surely goes for what was seen of it, and without it the others show what they have.
+ * Lock held, after gather. What the members' links are. A port that never was the one to wait for is taken
+ * for a cable: whoever goes surely goes for what was seen of it, and without it the others show what they
+ * have.
  */
 static void gather_links(const inspan_elastic_t *e, plan_node_t *nodes, measured_t *measured)
 {
     double up[ELASTIC_MEMBERS_MAX], down[ELASTIC_MEMBERS_MAX];
-    const plan_node_t *members[ELASTIC_MEMBERS_MAX];
-    double moved[PLAN_NODES_MAX];
-    if (measured->n < 2 || !driver_links_ports(e, up, down)) return;
-    for (uint32_t i = 0; i < measured->n; i++) {
+    measured->links = driver_links_ports(e, up, down);
+    for (uint32_t i = 0; i < measured->n && measured->links; i++) {
         nodes[i].up_bytes_per_s = up[i] > 0 ? up[i] : PLAN_CABLE_BYTES_PER_S;
         nodes[i].down_bytes_per_s = down[i] > 0 ? down[i] : PLAN_CABLE_BYTES_PER_S;
-        members[i] = &nodes[i];
     }
-    const double seconds = by_links(members, measured->n, (double)measured->bytes, moved);
-    measured->links = true;
-    measured->scale = measured->reduce_s > 0 ? fmin(measured->reduce_s / seconds, 1) : 1;
+}
+
+/*
+ * How much of what the links say reductions take. A member that waits for others measures more than they
+ * take, never less: so not more than was measured; and within that as much as the steps show, for moving
+ * bytes takes processors' time, which a link does not say.
+ */
+static double scale_of(const measured_t *measured, const plan_job_t *job, const plan_node_t *nodes)
+{
+    const plan_node_t *members[ELASTIC_MEMBERS_MAX];
+    double moved[PLAN_NODES_MAX];
+    if (!measured->links || !(measured->reduce_s > 0)) return 1;
+    for (uint32_t i = 0; i < measured->n; i++) members[i] = &nodes[i];
+    const double most = measured->reduce_s / by_links(members, measured->n, (double)measured->bytes, moved);
+    if (most <= 1 || !(measured->step_s > 0)) return fmin(most, 1);
+    const plan_price_t by = {price, (void *)(uintptr_t)measured};
+    return plan_reduction_factor(job, nodes, measured->n, by, measured->step_s, most);
 }
 
 static double slower_way(const plan_node_t *node)
@@ -133,7 +145,11 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
     pthread_mutex_lock(&e->lock);
     const bool known =
         elastic_is_leader(e->machine) && elastic_phase(e->machine) == ELASTIC_RUN && gather(e, n, nodes);
-    measured_t measured = {.reduce_s = ns_to_s(driver_pace_reduce_ns(e)), .n = n, .bytes = e->buckets.bytes};
+    measured_t measured = {.reduce_s = ns_to_s(driver_pace_reduce_ns(e)),
+                           .step_s = ns_to_s(driver_pace_whole_step(e)),
+                           .n = n,
+                           .bytes = e->buckets.bytes,
+                           .scale = 1};
     if (known) gather_links(e, nodes, &measured);
     pthread_mutex_unlock(&e->lock);
     if (!known) return;
@@ -141,6 +157,7 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
                             .bucket_bytes = e->buckets.bytes / (e->buckets.n > 1 ? e->buckets.n - 1 : 1) + 1,
                             .batch = e->options.batch,
                             .leases = e->buckets.leases};
+    measured.scale = scale_of(&measured, &job, nodes);
     const plan_price_t by = {price, &measured};
     const uint32_t burden = plan_leave_out(&e->leave, &job, nodes, e->numbers, n, 1, by, &gain);
     if (burden != PLAN_NONE) propose(e, step, burden, nodes, gain);

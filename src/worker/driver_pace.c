@@ -125,6 +125,10 @@ void driver_pace_committed(inspan_elastic_t *e, bool light)
     if (!light && pace->reducing > 0)
         pace->reductions[pace->n_reductions++ % DRIVER_REDUCTIONS] = pace->reducing;
     pace->reducing = 0;
+    const ns_t now = os_now();
+    if (!light && pace->committed_at > 0)
+        pace->durations[pace->n_durations++ % DRIVER_REDUCTIONS] = now - pace->committed_at;
+    pace->committed_at = now;
 }
 
 /* A table that differs though the members are the same: somebody's pace did. */
@@ -143,7 +147,8 @@ void driver_pace_opened(inspan_elastic_t *e, uint64_t share)
 void driver_pace_view(inspan_elastic_t *e)
 {
     e->pace.reducing = 0;
-    e->pace.n_reductions = 0;
+    e->pace.n_reductions = e->pace.n_durations = 0;
+    e->pace.committed_at = 0;
     e->pace.view_at = os_now();
     e->pace.view_step = elastic_step(e->machine);
 }
@@ -155,6 +160,15 @@ ns_t driver_pace_reduce_ns(const inspan_elastic_t *e)
     for (uint32_t i = 0; i < pace->n_reductions && i < DRIVER_REDUCTIONS; i++)
         if (least == 0 || pace->reductions[i] < least) least = pace->reductions[i];
     return least;
+}
+
+ns_t driver_pace_whole_step(const inspan_elastic_t *e)
+{
+    const driver_pace_t *pace = &e->pace;
+    double durations[DRIVER_REDUCTIONS];
+    const uint32_t n = pace->n_durations < DRIVER_REDUCTIONS ? pace->n_durations : DRIVER_REDUCTIONS;
+    for (uint32_t i = 0; i < n; i++) durations[i] = (double)pace->durations[i];
+    return (ns_t)pace_median(durations, n);
 }
 
 /* ---- What is asked for (lock held) ----------------------------------------------------------- */

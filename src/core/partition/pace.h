@@ -148,6 +148,9 @@ double pace_sample_ns(const pace_estimate_t *estimate, uint32_t b);
 void pace_line(const pace_estimate_t *estimate, double share, double run, double last, double *sample_ns,
                double *step_ns);
 
+/* Median of n <= PACE_RECENT values; 0: none. */
+double pace_median(const double *values, uint32_t n);
+
 /* Predicted time of one run of so many samples; 0: unknown. */
 double pace_run_ns(const pace_model_t *model, double samples, bool last);
 

@@ -29,7 +29,4 @@ double pace_excess_noise(const pace_model_t *m, const pace_block_t *block);
 /* Moves all levels (log) that the model holds: the unit has changed. */
 void pace_shift(pace_model_t *m, double shift);
 
-/* Median of n <= PACE_RECENT values; 0: none. */
-double pace_median(const double *values, uint32_t n);
-
 #endif

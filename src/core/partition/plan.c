@@ -36,6 +36,15 @@ void plan_price_direct(void *context, const plan_node_t *const *members, uint32_
     }
 }
 
+void plan_price_scaled(void *context, const plan_node_t *const *members, uint32_t n, uint64_t bytes,
+                       plan_reduction_t *reduction)
+{
+    const plan_scaled_t *scaled = context;
+    const plan_price_fn fn = scaled->price.fn != NULL ? scaled->price.fn : plan_price_direct;
+    fn(scaled->price.context, members, n, bytes, reduction);
+    reduction->seconds *= scaled->factor;
+}
+
 bool plan_fits(const plan_job_t *job, const plan_node_t *node)
 {
     return node->memory_bytes == 0 || node->memory_bytes >= job->memory_bytes;

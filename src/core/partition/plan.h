@@ -73,6 +73,15 @@ typedef struct plan_price {
 void plan_price_direct(void *context, const plan_node_t *const *members, uint32_t n, uint64_t bytes,
                        plan_reduction_t *reduction);
 
+/* A price times a factor; context of plan_price_scaled. */
+typedef struct plan_scaled {
+    plan_price_t price;
+    double factor;
+} plan_scaled_t;
+
+void plan_price_scaled(void *context, const plan_node_t *const *members, uint32_t n, uint64_t bytes,
+                       plan_reduction_t *reduction);
+
 typedef enum plan_limit {
     PLAN_LIMIT_COMPUTE, /* more or faster machines would help */
     PLAN_LIMIT_LINK     /* the reduction is not hidden: faster links would gain more than 5 % */
@@ -128,6 +137,13 @@ void plan_search(const plan_job_t *job, const plan_node_t *nodes, uint32_t n, pl
                  plan_answer_t *answer);
 
 /* ---- While a job runs ------------------------------------------------------------------------ */
+
+/*
+ * How many times longer than priced a reduction among all n nodes takes, going by the time that their steps
+ * really take: 1 .. most; 1 where a step as priced is predicted to take that long already.
+ */
+double plan_reduction_factor(const plan_job_t *job, const plan_node_t *nodes, uint32_t n, plan_price_t price,
+                             double step_s, double most);
 
 /* All zero at first. Of one leader; nothing of it is agreed with anybody. */
 typedef struct plan_leave {

@@ -1,7 +1,10 @@
 /* While a job runs: is it faster without one of its members? */
 #include "core/partition/plan.h"
 
+#include <math.h>
 #include <stddef.h>
+
+#define FACTOR_HALVINGS 16 /* to 1/65,000 of the range */
 
 /* More doublings would outlast most jobs. */
 #define MOST_DOUBLINGS 4
@@ -27,6 +30,24 @@ static void note_left(plan_leave_t *state, uint32_t id)
     if (state->left[place].id != id) state->left[place].times = 0;
     state->left[place].id = id;
     state->left[place].times++;
+}
+
+double plan_reduction_factor(const plan_job_t *job, const plan_node_t *nodes, uint32_t n, plan_price_t price,
+                             double step_s, double most)
+{
+    const uint64_t all = n >= PLAN_NODES_MAX ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+    double low = 1, high = fmax(most, 1);
+    plan_scaled_t scaled = {price, 1};
+    for (int i = 0; i < FACTOR_HALVINGS; i++) {
+        plan_prediction_t prediction;
+        scaled.factor = (low + high) / 2;
+        plan_predict(job, nodes, all, (plan_price_t){plan_price_scaled, &scaled}, &prediction);
+        if (prediction.step_s < step_s)
+            low = scaled.factor;
+        else
+            high = scaled.factor;
+    }
+    return low;
 }
 
 typedef struct leaving {

@@ -375,6 +375,31 @@ static void unequal_machines_reach_nearly_their_sum(void **state)
 
 /* ---- While it runs --------------------------------------------------------------------------- */
 
+/* What a price does not know shows in the steps. */
+static void reductions_take_what_the_steps_show(void **state)
+{
+    (void)state;
+    rng_t rng;
+    rng_seed(&rng, 9, 0);
+    for (int round = 0; round < 200; round++) {
+        plan_node_t nodes[8];
+        const uint32_t n = 2 + (uint32_t)rng_below(&rng, 7);
+        const uint64_t all = (UINT64_C(1) << n) - 1;
+        const plan_job_t job = random_job(&rng, 1 + (uint32_t)rng_below(&rng, 64));
+        random_nodes(&rng, nodes, n);
+        plan_prediction_t as_priced, really, found;
+        plan_predict(&job, nodes, all, direct, &as_priced);
+        assert_float_equal(plan_reduction_factor(&job, nodes, n, direct, as_priced.step_s * 0.9, 10), 1,
+                           1e-3);
+        plan_scaled_t scaled = {direct, 1 + 8 * rng_uniform(&rng)};
+        plan_predict(&job, nodes, all, (plan_price_t){plan_price_scaled, &scaled}, &really);
+        scaled.factor = plan_reduction_factor(&job, nodes, n, direct, really.step_s, 10);
+        plan_predict(&job, nodes, all, (plan_price_t){plan_price_scaled, &scaled}, &found);
+        assert_true(fabs(found.step_s / really.step_s - 1) < 0.01);
+        assert_float_equal(plan_reduction_factor(&job, nodes, n, direct, 1e9, 3), 3, 1e-3); /* and no more */
+    }
+}
+
 static uint32_t ask(plan_leave_t *state, const plan_node_t *nodes, const uint32_t *ids, uint32_t n)
 {
     const plan_job_t job = small_job();
@@ -496,6 +521,7 @@ int main(void)
         cmocka_unit_test(a_slow_link_is_left_out_and_a_cable_named),
         cmocka_unit_test(a_cable_goes_where_it_helps),
         cmocka_unit_test(unequal_machines_reach_nearly_their_sum),
+        cmocka_unit_test(reductions_take_what_the_steps_show),
         cmocka_unit_test(a_burden_is_named_after_some_steps),
         cmocka_unit_test(the_way_may_lead_through_a_bad_set),
         cmocka_unit_test(it_ends_no_worse_than_the_best_alone),
