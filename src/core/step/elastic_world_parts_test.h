@@ -57,7 +57,7 @@ typedef struct message {
 typedef struct op { /* one all-reduce */
     uint64_t view, step;
     uint32_t bucket, order, given, delivered; /* masks of numbers */
-    uint64_t shares; /* hash of who owns how much: the same for all */
+    uint64_t shares;                          /* hash of who owns how much: the same for all */
     tensor_t sum;
 } op_t;
 
