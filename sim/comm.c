@@ -314,11 +314,30 @@ static void advance(sim_t *sim, sim_worker_t *worker, sim_op_t *op)
     sim_worker_reduced(sim, worker, op->bucket);
 }
 
+/* Schedules here have equal shares: what the members would share by is compared. */
+static void check_shares(sim_t *sim, const sim_worker_t *worker, uint32_t number)
+{
+    const sim_comm_t *comm = &worker->comm;
+    const uint8_t *shares = elastic_shares(worker->core);
+    uint64_t hash = 1;
+    for (uint32_t i = 0; i < comm->world; i++) hash = sim_mix(hash * 257 + shares[i]);
+    const uint64_t at = (comm->view * 31 + number) % SIM_SHARES;
+    if (sim->shares[at].view != comm->view || sim->shares[at].number != number) {
+        sim->shares[at].view = comm->view;
+        sim->shares[at].number = number;
+        sim->shares[at].hash = hash;
+    } else if (sim->shares[at].hash != hash) {
+        sim_broken(sim, "I1", "collective #%u of view %llu: rank %u has other shares of the sums", number,
+                   (unsigned long long)comm->view, worker->slot);
+    }
+}
+
 void sim_comm_reduce(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
 {
     sim_comm_t *comm = &worker->comm;
     if (comm->state != SIM_COMM_OPEN) return; /* it is poisoned: the core hears of it */
     const uint32_t number = comm->n_ops++;
+    check_shares(sim, worker, number);
     sim_op_t *op = &comm->ops[number % SIM_BUCKETS];
     sim_msgs_free(op->early);
     op->schedule = schedule_of(sim, comm->world, comm->me, sim_width(sim, bucket));

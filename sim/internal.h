@@ -227,6 +227,8 @@ typedef struct sim_disks sim_disks_t;
 typedef struct sim_checks sim_checks_t;
 typedef struct sim_artifact sim_artifact_t;
 
+enum { SIM_SHARES = 64 };
+
 struct sim {
     sim_options_t options;
     sim_config_t config;
@@ -254,6 +256,10 @@ struct sim {
     sim_agents_t *agents;
     sim_disks_t *disks;
     sim_checks_t *checks;
+    struct {
+        uint64_t view, hash;
+        uint32_t number;
+    } shares[SIM_SHARES]; /* of the sums, by collective: the same for all of a view */
 };
 
 /* events.c */

@@ -215,6 +215,10 @@ static void hint(sim_t *sim, sim_worker_t *worker)
 {
     const elastic_pace_t pace = sim_pace(sim, worker, lease_time(sim, worker, 1));
     elastic_set_pace(worker->core, &pace);
+    uint8_t shares[ELASTIC_MEMBERS_MAX]; /* any: only the leader's count */
+    for (uint32_t i = 0; i < ELASTIC_MEMBERS_MAX; i++)
+        shares[i] = (uint8_t)sim_mix((elastic_step(worker->core) << 8) + 7 * worker->slot + i);
+    elastic_set_shares(worker->core, shares);
     uint64_t hash = 1;
     if (elastic_complete(worker->core))
         for (uint32_t b = 0; b + 1 < sim->config.buckets; b++)

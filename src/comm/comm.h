@@ -99,13 +99,12 @@ inspan_status_t comm_message(inspan_comm_t *comm, uint32_t to, const void *data,
 /* (2 world) what this rank has measured of its links until operations last came to rest: its row of the table
  * of links. Only other programs of this version read it. */
 void comm_links(inspan_comm_t *comm, float *row);
-/* Has a link of the table (world, 2 world) changed by so much that shares should? */
-bool comm_links_differ(const float *table, const float *before, uint32_t world);
 /* (world each) bytes/s of the ranks' ports by that table; 0: not seen, others were slower. false: nothing is
  * seen of any. world <= COMM_LINKS_MAX. */
 bool comm_ports(const float *table, uint32_t world, double *up, double *down);
-/* (world) whose share of a long sum is how large by that table; all 0: equal. world <= COMM_LINKS_MAX. */
-void comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares);
+/* shares (world): whose share of a long sum is how large; all 0: equal. In: the present ones; out, and true:
+ * others, where by that table a sum is faster by more than 5 % with them. world <= COMM_LINKS_MAX. */
+bool comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares);
 /* The calls from now on are carried so (all-reduces by the direct schedule, where weights are not forced):
  * the same, before the same call, on all ranks, or it is a MISMATCH. (world) bytes, not all 0, or all equal:
  * equal. */

@@ -21,6 +21,7 @@
 #define TIER_LEAST     4096 /* bytes of the first tier; each next one is TIER_FACTOR times as long */
 #define TIER_FACTOR    4
 #define CHANGED        1.15f /* a link by this factor, a latency by its cube: choose anew */
+#define SHARES_GAIN    1.05  /* other shares must be faster by this factor */
 #define ALIKE          0.88
 #define ALIKE_WAVERING 0.5
 #define UNKNOWN_PORT   125e6 /* bytes per second: 1 Gbit/s, until something was measured */
@@ -78,7 +79,7 @@ static bool differs(float now, float before, float factor)
     return now > before * factor || before > now * factor;
 }
 
-bool comm_links_differ(const float *table, const float *before, uint32_t world)
+static bool links_differ(const float *table, const float *before, uint32_t world)
 {
     for (uint32_t rank = 0; rank < world; rank++)
         for (uint32_t i = 0; i < 2 * world; i++) {
@@ -228,28 +229,65 @@ static bool take_choices(inspan_comm_t *comm, const int32_t *words)
 
 /* ---- Shares for who has a channel of his own ------------------------------------------------- */
 
+/* Streams between a rank and those without a cause yet that had to wait for a port at one of their ends. */
+static uint32_t waiting_streams(const float *table, uint32_t world, uint32_t rank, const bool *cause)
+{
+    uint32_t n = 0;
+    for (uint32_t other = 0; other < world; other++)
+        if (other != rank && !cause[other])
+            n += (table[row_at(rank, world) + other] != 0) + (table[row_at(other, world) + rank] != 0);
+    return n;
+}
+
+/* The rank in whom most of the streams meet that no cause explains yet, of several the slowest one. */
+static uint32_t next_cause(const float *table, uint32_t world, const link_port_t *ports, const bool *cause)
+{
+    uint32_t found = COMM_NONE, most = 0;
+    for (uint32_t r = 0; r < world; r++) {
+        const uint32_t n = cause[r] ? 0 : waiting_streams(table, world, r, cause);
+        const bool slower = found != COMM_NONE && ports[r].up_bytes_per_s < ports[found].up_bytes_per_s;
+        if (n > most || (n > 0 && n == most && slower)) found = r;
+        if (n > most) most = n;
+    }
+    return found;
+}
+
+/* A stream waits for the port at either end. The fewest ports that explain all of them are what is slow: all
+ * who send to one slow rank look slow themselves, but their streams meet in it. */
 bool comm_ports(const float *table, uint32_t world, double *up, double *down)
 {
     link_port_t ports[COMM_LINKS_MAX];
+    bool cause[COMM_LINKS_MAX] = {false};
     if (world > COMM_LINKS_MAX || !fill_ports(table, world, ports)) return false;
+    for (uint32_t r; (r = next_cause(table, world, ports, cause)) != COMM_NONE;) cause[r] = true;
     for (uint32_t r = 0; r < world; r++) {
-        up[r] = table[row_at(r, world) + r] != 0 ? ports[r].up_bytes_per_s : 0;
-        down[r] = port_down(table, world, r) != 0 ? ports[r].down_bytes_per_s : 0;
+        up[r] = cause[r] && table[row_at(r, world) + r] != 0 ? ports[r].up_bytes_per_s : 0;
+        down[r] = cause[r] ? ports[r].down_bytes_per_s : 0;
     }
     return true;
 }
 
-void comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares)
+static void weights_of(const uint8_t *shares, uint32_t world, double *weights)
+{
+    double sum = 0;
+    for (uint32_t r = 0; r < world; r++) sum += shares[r];
+    for (uint32_t r = 0; r < world; r++) weights[r] = sum > 0 ? shares[r] / sum : 1.0 / world;
+}
+
+bool comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares)
 {
     link_port_t ports[COMM_LINKS_MAX];
-    double weights[COMM_LINKS_MAX], most = 0;
+    double present[COMM_LINKS_MAX], best[COMM_LINKS_MAX], most = 0;
     const link_model_t model = {.world = world, .ports = ports};
-    memset(shares, 0, world);
-    if (world > COMM_LINKS_MAX) return;
-    fill_ports(table, world, ports);
-    if (!link_shares(&model, weights)) return;
-    for (uint32_t r = 0; r < world; r++) most = fmax(most, weights[r]);
-    for (uint32_t r = 0; r < world; r++) shares[r] = (uint8_t)lround(weights[r] / most * UINT8_MAX);
+    if (world < 3 || world > COMM_LINKS_MAX || !fill_ports(table, world, ports)) return false;
+    const bool unequal = link_shares(&model, best);
+    weights_of(shares, world, present);
+    if (link_direct_seconds(&model, present, 1) < SHARES_GAIN * link_direct_seconds(&model, best, 1))
+        return false;
+    for (uint32_t r = 0; r < world; r++) most = fmax(most, best[r]);
+    for (uint32_t r = 0; r < world; r++)
+        shares[r] = unequal ? (uint8_t)lround(best[r] / most * UINT8_MAX) : 0;
+    return true;
 }
 
 void comm_set_shares(inspan_comm_t *comm, const uint8_t *shares)
@@ -356,7 +394,7 @@ inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *
     if (busy) return INSPAN_INVALID;
     inspan_status_t status = gather_table(comm, timeout_ns);
     if (status != INSPAN_OK ||
-        (comm->tune.chosen && !comm_links_differ(comm->tune.table, comm->tune.used, comm->world)))
+        (comm->tune.chosen && !links_differ(comm->tune.table, comm->tune.used, comm->world)))
         return status;
     status = share_choices(comm, timeout_ns);
     if (status != INSPAN_OK) return status;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 
+#include "comm/comm.h"
 #include "comm/transport/tcp_world_test.h"
 
 enum { COUNT = 300000, ROUNDS = 4 };
@@ -18,6 +19,7 @@ typedef struct tuned {
     inspan_choice_t small[16], large[16];
     inspan_port_t port[16];
     bool chosen[16];
+    pthread_barrier_t *asked; /* both have, before either sends */
 } tuned_t;
 
 static inspan_status_t sum_up(world_t *world, uint32_t rank, const float *in, float *out, uint32_t *wrong)
@@ -102,6 +104,7 @@ static void tune_while_pending(world_t *world, uint32_t rank, void *context)
     t->status[rank] = inspan_receive(comm, &in, 1, INSPAN_FP32, 1 - rank, 0, &ops[0]); /* nobody sends yet */
     if (t->status[rank] == INSPAN_OK) t->status[rank] = inspan_comm_tune(comm, PATIENCE, &changed);
     t->changed[rank] = changed;
+    pthread_barrier_wait(t->asked);
     t->wrong[rank] = inspan_send(comm, &out, 1, INSPAN_FP32, 1 - rank, 0, &ops[1]) != INSPAN_OK;
     for (int i = 0; i < 2; i++) t->wrong[rank] += inspan_op_wait(ops[i], PATIENCE) != INSPAN_OK;
     t->wrong[rank] += in != 1;
@@ -113,8 +116,12 @@ static void not_while_operations_are_pending(void **state)
     world_t world;
     tuned_t t = {0};
     const comm_options_t options = {.failure_timeout = 20 * NS_PER_S};
+    pthread_barrier_t asked;
+    pthread_barrier_init(&asked, NULL, 2);
+    t.asked = &asked;
     tcp_world_open(&world, 2, &options);
     tcp_world_each(&world, tune_while_pending, &t);
+    pthread_barrier_destroy(&asked);
     for (uint32_t r = 0; r < 2; r++) {
         assert_int_equal(t.status[r], INSPAN_INVALID);
         assert_int_equal(t.wrong[r], 0);
@@ -156,12 +163,52 @@ static void who_is_alone_gives_up(void **state)
     pthread_barrier_destroy(&late.ended);
 }
 
+/* A row of the table of links: what a rank sends in all, and to each. */
+static void fill_row(float *table, uint32_t world, uint32_t rank, float up, float each)
+{
+    for (uint32_t to = 0; to < world; to++) table[(size_t)rank * 2 * world + to] = to == rank ? up : each;
+}
+
+/* Shares by a table of links: who is slow makes no sums, noise changes nothing, and back again. */
+static void shares_follow_the_links(void **state)
+{
+    (void)state;
+    float table[4 * 8] = {0};
+    uint8_t shares[4] = {0};
+    double up[4], down[4];
+    assert_false(comm_ports(table, 4, up, down)); /* nothing is seen yet */
+    assert_false(comm_shares_by_links(table, 4, shares));
+    for (uint32_t r = 0; r < 3; r++) fill_row(table, 4, r, 100e6f, 33e6f);
+    fill_row(table, 4, 3, 10e6f, 3.3e6f);
+    assert_true(comm_shares_by_links(table, 4, shares));
+    assert_int_equal(shares[3], 0);
+    assert_true(shares[0] == 255 && shares[1] == 255 && shares[2] == 255);
+    assert_true(comm_ports(table, 4, up, down));
+    assert_true(up[3] > 9e6 && up[3] < 11e6 && (up[0] == 0 || up[0] > 99e6));
+    fill_row(table, 4, 1, 60e6f, 20e6f); /* the slow one decides all the same */
+    assert_false(comm_shares_by_links(table, 4, shares));
+    fill_row(table, 4, 3, 10e6f, 3.3e6f);
+    for (uint32_t r = 0; r < 3; r++) { /* they wait for the slow one alone, and look slow themselves */
+        fill_row(table, 4, r, 3.3e6f, 0);
+        table[r * 8 + 3] = 3.3e6f;
+    }
+    assert_true(comm_ports(table, 4, up, down));
+    assert_true(up[0] == 0 && up[1] == 0 && up[2] == 0 && up[3] > 9e6 && down[3] > 9e6);
+    for (uint32_t r = 0; r < 4; r++) fill_row(table, 4, r, 100e6f, 33e6f);
+    assert_true(comm_shares_by_links(table, 4, shares));
+    for (uint32_t r = 0; r < 4; r++) assert_int_equal(shares[r], 0); /* equal */
+    assert_false(comm_shares_by_links(table, 4, shares));
+    fill_row(table, 2, 0, 10e6f, 10e6f);
+    assert_false(comm_shares_by_links(table, 2, shares)); /* two have no choice */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_choose_the_same),
         cmocka_unit_test(what_is_forced_stays),
         cmocka_unit_test(not_while_operations_are_pending),
+        cmocka_unit_test(shares_follow_the_links),
         cmocka_unit_test(who_is_alone_gives_up),
     };
     return cmocka_run_group_tests_name("tune", tests, NULL, NULL);

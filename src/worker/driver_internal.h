@@ -102,9 +102,9 @@ typedef struct driver_links {
     float told[2 * ELASTIC_MEMBERS_MAX]; /* own row, to the leader */
     ns_t told_at;
     uint8_t applied[ELASTIC_MEMBERS_MAX]; /* shares of the sums, by the communicator */
-    /* the leader: (world, 2 world) what all have told, and what the shares are made of */
-    float table[2 * ELASTIC_MEMBERS_MAX * ELASTIC_MEMBERS_MAX],
-        used[2 * ELASTIC_MEMBERS_MAX * ELASTIC_MEMBERS_MAX];
+    /* the leader: (world, 2 world) what all have told; the shares that it has made of it */
+    float table[2 * ELASTIC_MEMBERS_MAX * ELASTIC_MEMBERS_MAX];
+    uint8_t chosen[ELASTIC_MEMBERS_MAX];
     bool news;
 } driver_links_t;
 

@@ -14,6 +14,10 @@
 /* A new view costs time itself, so short jobs go on as they are; and what was just measured may be chance. */
 #define LEFT_LEAST (20 * NS_PER_S) /* of the training, as the steps go now */
 #define AGE_LEAST  (5 * NS_PER_S)  /* of the view */
+#define AGE_UNSEEN                                                                                           \
+    (20 * NS_PER_S) /* where no link was seen yet that explains the steps: whom the others wait for is open  \
+                     */
+#define EXPLAINED 3 /* times that reductions may take longer than the links say */
 
 typedef struct measured {
     double reduce_s; /* of all gradients, among n members */
@@ -158,6 +162,8 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
                             .batch = e->options.batch,
                             .leases = e->buckets.leases};
     measured.scale = scale_of(&measured, &job, nodes);
+    const bool explained = measured.links && measured.scale <= EXPLAINED;
+    if (!explained && os_now() - e->pace.view_at < AGE_UNSEEN) return;
     const plan_price_t by = {price, &measured};
     const uint32_t burden = plan_leave_out(&e->leave, &job, nodes, e->numbers, n, 1, by, &gain);
     if (burden != PLAN_NONE) propose(e, step, burden, nodes, gain);

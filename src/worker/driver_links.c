@@ -71,12 +71,10 @@ bool driver_links_ports(const inspan_elastic_t *e, double *up, double *down)
 /* The leader: shares of what all have told. */
 static void share_out(inspan_elastic_t *e)
 {
-    uint8_t shares[ELASTIC_MEMBERS_MAX] = {0};
-    if (!e->links.news || !comm_links_differ(e->links.table, e->links.used, e->world)) return;
+    if (!e->links.news) return;
     e->links.news = false;
-    memcpy(e->links.used, e->links.table, 2 * (size_t)e->world * e->world * sizeof(float));
-    comm_shares_by_links(e->links.table, e->world, shares);
-    elastic_set_shares(e->machine, shares);
+    if (comm_shares_by_links(e->links.table, e->world, e->links.chosen))
+        elastic_set_shares(e->machine, e->links.chosen);
 }
 
 void driver_links_tell(inspan_elastic_t *e)
