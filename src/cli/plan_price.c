@@ -85,7 +85,8 @@ static void find_moved(const link_port_t *ports, uint32_t n, double bytes, bool 
     double shares[PLAN_NODES_MAX];
     const link_model_t links = {.world = n, .ports = ports};
     link_shares(&links, shares);
-    for (uint32_t i = 0; i < n; i++) moved[i] = 2 * bytes * (small ? n - 1 : 1 + (n - 2) * shares[i]);
+    link_direct_seconds(&links, shares, bytes, moved);
+    for (uint32_t i = 0; i < n && small; i++) moved[i] = 2 * bytes * (n - 1); /* one-shot */
 }
 
 static known_price_t *find(plan_pricer_t *pricer, uint64_t hash)

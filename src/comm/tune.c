@@ -128,6 +128,7 @@ static double least_hop(const float *table, uint32_t world)
     return least;
 }
 
+/* false: nothing is seen of any. */
 static bool fill_ports(const float *table, uint32_t world, link_port_t *ports)
 {
     double most = 0;
@@ -261,8 +262,9 @@ bool comm_ports(const float *table, uint32_t world, double *up, double *down)
     if (world > COMM_LINKS_MAX || !fill_ports(table, world, ports)) return false;
     for (uint32_t r; (r = next_cause(table, world, ports, cause)) != COMM_NONE;) cause[r] = true;
     for (uint32_t r = 0; r < world; r++) {
-        up[r] = cause[r] && table[row_at(r, world) + r] != 0 ? ports[r].up_bytes_per_s : 0;
-        down[r] = cause[r] ? ports[r].down_bytes_per_s : 0;
+        const bool sends = table[row_at(r, world) + r] != 0, receives = port_down(table, world, r) != 0;
+        up[r] = cause[r] && sends ? ports[r].up_bytes_per_s : 0;
+        down[r] = cause[r] && (sends || receives) ? ports[r].down_bytes_per_s : 0;
     }
     return true;
 }
@@ -282,7 +284,8 @@ bool comm_shares_by_links(const float *table, uint32_t world, uint8_t *shares)
     if (world < 3 || world > COMM_LINKS_MAX || !fill_ports(table, world, ports)) return false;
     const bool unequal = link_shares(&model, best);
     weights_of(shares, world, present);
-    if (link_direct_seconds(&model, present, 1) < SHARES_GAIN * link_direct_seconds(&model, best, 1))
+    if (link_direct_seconds(&model, present, 1, NULL) <
+        SHARES_GAIN * link_direct_seconds(&model, best, 1, NULL))
         return false;
     for (uint32_t r = 0; r < world; r++) most = fmax(most, best[r]);
     for (uint32_t r = 0; r < world; r++)

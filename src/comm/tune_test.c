@@ -194,6 +194,11 @@ static void shares_follow_the_links(void **state)
     }
     assert_true(comm_ports(table, 4, up, down));
     assert_true(up[0] == 0 && up[1] == 0 && up[2] == 0 && up[3] > 9e6 && down[3] > 9e6);
+    fill_row(table, 4, 3, 0, 0);
+    table[8 + 3] =
+        0; /* one that it shares a stream with is seen, of itself nothing: no other's speed is its own */
+    assert_true(comm_ports(table, 4, up, down));
+    assert_true(up[3] == 0 && down[3] == 0);
     for (uint32_t r = 0; r < 4; r++) fill_row(table, 4, r, 100e6f, 33e6f);
     assert_true(comm_shares_by_links(table, 4, shares));
     for (uint32_t r = 0; r < 4; r++) assert_int_equal(shares[r], 0); /* equal */

@@ -14,18 +14,16 @@
 /* A new view costs time itself, so short jobs go on as they are; and what was just measured may be chance. */
 #define LEFT_LEAST (20 * NS_PER_S) /* of the training, as the steps go now */
 #define AGE_LEAST  (5 * NS_PER_S)  /* of the view */
-#define AGE_UNSEEN                                                                                           \
-    (20 * NS_PER_S) /* where no link was seen yet that explains the steps: whom the others wait for is open  \
-                     */
-#define EXPLAINED 3 /* times that reductions may take longer than the links say */
+/* Where no link was seen yet that explains the steps: whom the others wait for is open. */
+#define AGE_UNSEEN (20 * NS_PER_S)
+#define EXPLAINED  3 /* times that reductions may take longer than the links say */
 
 typedef struct measured {
     double reduce_s; /* of all gradients, among n members */
     double step_s;   /* of whole steps; 0: not known */
     uint32_t n;
     uint64_t bytes;
-    bool links;   /* the members' ports are measured */
-    double scale; /* of what their links say */
+    bool links; /* the members' ports are measured */
 } measured_t;
 
 static double on_wire(uint32_t n)
@@ -42,8 +40,7 @@ static double by_links(const plan_node_t *const *members, uint32_t n, double byt
     for (uint32_t i = 0; i < n; i++)
         ports[i] = (link_port_t){members[i]->up_bytes_per_s, members[i]->down_bytes_per_s};
     link_shares(&model, weights);
-    for (uint32_t i = 0; i < n; i++) moved[i] = 2 * (1 + (n - 2) * weights[i]) * bytes;
-    return link_direct_seconds(&model, weights, bytes);
+    return link_direct_seconds(&model, weights, bytes, moved);
 }
 
 /* Without measured links: each port carries 2 (n-1)/n of the bytes each way, what was measured among all is
@@ -53,7 +50,7 @@ static void price(void *context, const plan_node_t *const *members, uint32_t n, 
 {
     const measured_t *measured = context;
     if (measured->links) {
-        reduction->seconds = measured->scale * by_links(members, n, (double)bytes, reduction->moved);
+        reduction->seconds = by_links(members, n, (double)bytes, reduction->moved);
         return;
     }
     const double part = (double)bytes / (double)measured->bytes;
@@ -98,7 +95,7 @@ static void gather_links(const inspan_elastic_t *e, plan_node_t *nodes, measured
  * take, never less: so not more than was measured; and within that as much as the steps show, for moving
  * bytes takes processors' time, which a link does not say.
  */
-static double scale_of(const measured_t *measured, const plan_job_t *job, const plan_node_t *nodes)
+static double scale_of(measured_t *measured, const plan_job_t *job, const plan_node_t *nodes)
 {
     const plan_node_t *members[ELASTIC_MEMBERS_MAX];
     double moved[PLAN_NODES_MAX];
@@ -106,8 +103,8 @@ static double scale_of(const measured_t *measured, const plan_job_t *job, const 
     for (uint32_t i = 0; i < measured->n; i++) members[i] = &nodes[i];
     const double most = measured->reduce_s / by_links(members, measured->n, (double)measured->bytes, moved);
     if (most <= 1 || !(measured->step_s > 0)) return fmin(most, 1);
-    const plan_price_t by = {price, (void *)(uintptr_t)measured};
-    return plan_reduction_factor(job, nodes, measured->n, by, measured->step_s, most);
+    return plan_reduction_factor(job, nodes, measured->n, (plan_price_t){price, measured}, measured->step_s,
+                                 most);
 }
 
 static double slower_way(const plan_node_t *node)
@@ -152,8 +149,7 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
     measured_t measured = {.reduce_s = ns_to_s(driver_pace_reduce_ns(e)),
                            .step_s = ns_to_s(driver_pace_whole_step(e)),
                            .n = n,
-                           .bytes = e->buckets.bytes,
-                           .scale = 1};
+                           .bytes = e->buckets.bytes};
     if (known) gather_links(e, nodes, &measured);
     pthread_mutex_unlock(&e->lock);
     if (!known) return;
@@ -161,10 +157,10 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
                             .bucket_bytes = e->buckets.bytes / (e->buckets.n > 1 ? e->buckets.n - 1 : 1) + 1,
                             .batch = e->options.batch,
                             .leases = e->buckets.leases};
-    measured.scale = scale_of(&measured, &job, nodes);
-    const bool explained = measured.links && measured.scale <= EXPLAINED;
+    plan_scaled_t scaled = {{price, &measured}, scale_of(&measured, &job, nodes)};
+    const bool explained = measured.links && scaled.factor <= EXPLAINED;
     if (!explained && os_now() - e->pace.view_at < AGE_UNSEEN) return;
-    const plan_price_t by = {price, &measured};
+    const plan_price_t by = {plan_price_scaled, &scaled};
     const uint32_t burden = plan_leave_out(&e->leave, &job, nodes, e->numbers, n, 1, by, &gain);
     if (burden != PLAN_NONE) propose(e, step, burden, nodes, gain);
 }

@@ -5,6 +5,7 @@
  * makes no sums, so its link carries the gradients once each way. Every new view begins with equal shares and
  * an empty table.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,6 +104,7 @@ void driver_links_apply(inspan_elastic_t *e)
     uint8_t shares[ELASTIC_MEMBERS_MAX];
     pthread_mutex_lock(&e->lock);
     memcpy(shares, elastic_shares(e->machine), e->world);
+    const uint64_t step = elastic_step(e->machine);
     const bool changed = memcmp(shares, e->links.applied, e->world) != 0;
     memcpy(e->links.applied, shares, e->world);
     pthread_mutex_unlock(&e->lock);
@@ -112,5 +114,6 @@ void driver_links_apply(inspan_elastic_t *e)
     size_t used = 0;
     for (uint32_t r = 0; r < e->world; r++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", r > 0 ? "," : "", shares[r]);
-    log_info("the sums are shared by the links from now on: %s", text);
+    log_info("step %" PRIu64 ": the members' shares of the sums, by their links: %s (all alike: equal)", step,
+             text);
 }

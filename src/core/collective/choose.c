@@ -75,11 +75,14 @@ bool link_shares(const link_model_t *links, double *weights)
     return false;
 }
 
-double link_direct_seconds(const link_model_t *links, const double *weights, double bytes)
+double link_direct_seconds(const link_model_t *links, const double *weights, double bytes, double *moved)
 {
     double longest = 0;
-    for (uint32_t i = 0; i < links->world; i++)
-        longest = fmax(longest, (1 + (links->world - 2) * weights[i]) * bytes / slower_way(&links->ports[i]));
+    for (uint32_t i = 0; i < links->world; i++) {
+        const double each_way = (1 + (links->world - 2) * weights[i]) * bytes;
+        longest = fmax(longest, each_way / slower_way(&links->ports[i]));
+        if (moved != NULL) moved[i] = 2 * each_way;
+    }
     return longest;
 }
 

@@ -44,8 +44,9 @@ inspan_status_t price_schedule(const schedule_t *const *ranks, uint32_t element_
 bool link_shares(const link_model_t *links, double *weights);
 
 /* Seconds that this takes at least, by the closed form: rank i's port carries [1 + (n-2) weight_i] bytes each
- * way (DESIGN 4.1). world >= 2; of the model only the ports are read. */
-double link_direct_seconds(const link_model_t *links, const double *weights, double bytes);
+ * way (DESIGN 4.1). world >= 2; of the model only the ports are read. moved: (world) written: the bytes that
+ * each sends and receives; or NULL. */
+double link_direct_seconds(const link_model_t *links, const double *weights, double bytes, double *moved);
 
 /*
  * The cheapest algorithm for this collective and size under the model, its predicted time, and the shard

@@ -211,19 +211,19 @@ static void shares_fit_the_ports(void **state)
     double weights[MOST_RANKS];
     lan_init(&lan, 4, GIGABIT, 100 * NS_PER_US, 5 * NS_PER_US);
     assert_false(link_shares(&lan.model, weights));
-    near("equal", link_direct_seconds(&lan.model, weights, 25e6), 1.5 * 25e6 / GIGABIT, 1e-9, 1e-9);
+    near("equal", link_direct_seconds(&lan.model, weights, 25e6, NULL), 1.5 * 25e6 / GIGABIT, 1e-9, 1e-9);
     const double slow[] = {0.9, 0.6, 0.3, 0.1, 0.01};
     for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++) {
         lan.ports[1] = (link_port_t){slow[i] * GIGABIT, GIGABIT};
         assert_true(link_shares(&lan.model, weights));
         const double least = fmax(25e6 / (slow[i] * GIGABIT), 6 * 25e6 / ((3 + slow[i]) * GIGABIT));
-        near("bound", link_direct_seconds(&lan.model, weights, 25e6), least, 1e-3, 0.01);
+        near("bound", link_direct_seconds(&lan.model, weights, 25e6, NULL), least, 1e-3, 0.01);
         near("simulated", priced(&lan, SCHED_ALLREDUCE, SCHED_DIRECT, 25000000, weights), least, 1e-3, 0.1);
     }
     lan_init(&lan, 2, GIGABIT, 100 * NS_PER_US, 5 * NS_PER_US);
     lan.ports[1].down_bytes_per_s = GIGABIT / 10;
     assert_false(link_shares(&lan.model, weights)); /* two have no choice */
-    near("two", link_direct_seconds(&lan.model, weights, 25e6), 10 * 25e6 / GIGABIT, 1e-9, 1e-9);
+    near("two", link_direct_seconds(&lan.model, weights, 25e6, NULL), 10 * 25e6 / GIGABIT, 1e-9, 1e-9);
 }
 
 static void other_collectives_have_a_choice_too(void **state)

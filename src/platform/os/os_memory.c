@@ -1,5 +1,6 @@
 #include "platform/os/os_memory.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,17 +8,18 @@
 
 #define CACHE_LINE ((size_t)64)
 #define HUGE_PAGE  ((size_t)2 << 20)
-#define SMALL_PAGE ((size_t)4096)
-#define MOST                                                                                                 \
-    ((size_t)1 << 39) /* no machine has that; where sanitizers are, asking for more ends the program */
+/* No machine has that; asked for more, a sanitizer would end the program. */
+#define MOST ((size_t)1 << 39)
 
 void *os_memory_take(size_t bytes)
 {
     const bool huge = bytes >= 2 * HUGE_PAGE;
     void *memory = NULL;
-    if (bytes > MOST) return NULL;
-    if (posix_memalign(&memory, huge ? HUGE_PAGE : CACHE_LINE, bytes) != 0) return NULL;
-    if (huge) madvise(memory, bytes / SMALL_PAGE * SMALL_PAGE, MADV_HUGEPAGE); /* advice: a refusal is none */
+    if (bytes > MOST || posix_memalign(&memory, huge ? HUGE_PAGE : CACHE_LINE, bytes) != 0) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (huge) madvise(memory, bytes, MADV_HUGEPAGE); /* advice: a refusal is none */
     memset(memory, 0, bytes);
     return memory;
 }

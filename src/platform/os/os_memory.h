@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 /* Zeroed, aligned to a cache line at least, for free(). Each page is touched: memory that is not there shows
- * here and not in the middle of a step. NULL: no memory. */
+ * here and not in the middle of a step. NULL: no memory, errno says so. */
 void *os_memory_take(size_t bytes);
 
 #endif

@@ -50,7 +50,7 @@
 #include "base/units.h"
 
 #define DATA_MAGIC         0x44505349u /* "ISPD" */
-#define DATA_MAJOR         1
+#define DATA_MAJOR         2           /* 2: COMMIT carries shares of the sums */
 #define DATA_MINOR         0
 #define DATA_HELLO_BYTES   96
 #define DATA_WELCOME_BYTES 96
