@@ -35,11 +35,11 @@ static double median(const meter_rate_t *rate)
     return ranked(rate, n / 2);
 }
 
-static void take(meter_rate_t *rate, uint64_t bytes, ns_t took)
+static void take(meter_rate_t *rate, uint64_t bytes, ns_t took, uint32_t streams)
 {
     rate->bytes += bytes;
     rate->taken += took;
-    if (rate->bytes < METER_BYTES || rate->taken < METER_TIME) return;
+    if (rate->bytes < (uint64_t)METER_BYTES * streams || rate->taken < METER_TIME) return;
     rate->samples[rate->n % METER_SAMPLES] = (double)rate->bytes / ns_to_s(rate->taken);
     rate->n = rate->n + 1 < 2 * METER_SAMPLES ? rate->n + 1 : METER_SAMPLES;
     rate->bytes = 0;
@@ -70,10 +70,10 @@ static void end_stretch(meter_t *meter, ns_t now)
     for (uint32_t peer = 0; peer <= meter->n; peer++) {
         meter_stream_t *stream = &meter->streams[peer];
         sum += stream->bytes;
-        if (stream->backlogged && !all) take(&stream->towards, stream->bytes, took);
+        if (stream->backlogged && !all) take(&stream->towards, stream->bytes, took, 1);
         stream->bytes = 0;
     }
-    if (all && meter->n > 0) take(&meter->up, sum, took);
+    if (all && meter->n > 0) take(&meter->up, sum, took, meter->n);
     meter->since = now;
 }
 

@@ -8,8 +8,9 @@
  * over all senders is what the receiver's port takes.
  *   - Faster than what is known is always learnt: a link that has become faster need not be backlogged.
  *
- * A sample is METER_BYTES in METER_TIME, or more. Of the newest ones, `towards` is the median; `up` is the
- * second fastest, for a port is often held up, but hardly ever (in a burst) faster than it is.
+ * A sample is METER_BYTES of each stream in it (many times what a socket's buffers, which are not seen, can
+ * hide) in METER_TIME, or more. Of the newest ones, `towards` is the median; `up` is the second fastest, for
+ * a port is often held up, but hardly ever (in a burst) faster than it is.
  */
 #ifndef COLLECTIVE_METER_H
 #define COLLECTIVE_METER_H
@@ -19,7 +20,7 @@
 
 #include "base/units.h"
 
-#define METER_BYTES   (256u << 10)
+#define METER_BYTES   (1u << 20)
 #define METER_TIME    (20 * NS_PER_MS)
 #define METER_SAMPLES 5
 

@@ -59,7 +59,7 @@ static void one_backlogged_shows_the_receivers_port(void **state)
     const bool third[PEERS] = {false, false, true};
     const uint64_t rates[PEERS] = {40000, 40000, 8000};
     ns_t now = 0;
-    for (int i = 0; i < 3; i++) now = play(now, 100, third, rates);
+    for (int i = 0; i < 3; i++) now = play(now, 150, third, rates);
     assert_true(meter_up(&meter) == 0);
     assert_true(meter_towards(&meter, 1) == 0 && meter_towards(&meter, 2) == 0);
     assert_true(meter_towards(&meter, 3) > 7.99e6 && meter_towards(&meter, 3) < 8.01e6);
@@ -71,10 +71,10 @@ static void what_is_old_is_forgotten(void **state)
     const bool all[PEERS] = {true, true, true};
     const uint64_t fast[PEERS] = {40000, 40000, 20000}, slow[PEERS] = {4000, 4000, 2000};
     ns_t now = 0;
-    for (int i = 0; i < 5; i++) now = play(now, 20, all, fast);
-    for (int i = 0; i < 3; i++) now = play(now, 50, all, slow);
+    for (int i = 0; i < 5; i++) now = play(now, 40, all, fast);
+    for (int i = 0; i < 3; i++) now = play(now, 400, all, slow);
     assert_true(meter_up(&meter) < -99e6); /* held up, perhaps; it wavers */
-    play(now, 50, all, slow);
+    play(now, 400, all, slow);
     assert_true(meter_up(&meter) > 9e6 && meter_up(&meter) < 11e6);
 }
 
@@ -93,7 +93,7 @@ static void what_goes_faster_is_faster(void **state)
     const bool third[PEERS] = {false, false, true};
     const uint64_t rates[PEERS] = {40000, 40000, 8000};
     ns_t now = 0;
-    for (int i = 0; i < 5; i++) now = play(now, 100, third, rates);
+    for (int i = 0; i < 5; i++) now = play(now, 150, third, rates);
     go(3, 3000000, 100);
     assert_true(meter_towards(&meter, 3) > 29e6 && meter_towards(&meter, 3) < 31e6);
     go(3, 300000, 300);        /* slower says nothing, */
