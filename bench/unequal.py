@@ -164,7 +164,7 @@ def lab(quotas=QUOTAS, link=LINK):
 
 # ---- quotas
 
-def ddp(cluster, model, shares, nodes, steps, port):
+def ddp(cluster, model, shares, nodes, steps, port, megabytes=25, hook="none"):
     """Samples per second of PyTorch's DDP with these shares, in the same laboratory."""
     agents = [cluster.agent(i) for i in nodes]
     nodes_now = {node["name"]: node["address"] for node in cluster.ask("nodes")["nodes"]}
@@ -175,7 +175,7 @@ def ddp(cluster, model, shares, nodes, steps, port):
     try:
         for rank, agent in enumerate(agents):
             words = [sys.executable, str(ROOT / "bench" / "ddp_rank.py"), str(rank), address, str(port),
-                     ",".join(map(str, shares)), str(steps), "2", *shape]
+                     ",".join(map(str, shares)), str(steps), "2", *shape, str(megabytes), hook]
             with open(cluster.folder / f"rank-{rank}.err", "w") as err:
                 ranks.append(beside(agent, words, stdout=subprocess.PIPE, stderr=err, env=env, cwd=ROOT / "bench"))
         out = ranks[0].communicate(timeout=900)[0]

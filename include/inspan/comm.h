@@ -38,9 +38,20 @@ typedef enum inspan_dtype {
     INSPAN_DTYPES
 } inspan_dtype_t;
 
+/* How fp32 goes over the wire: as it is, or shorter and less exact. int8: 255 numbers and what they are
+ * multiples of. */
+typedef enum inspan_wire {
+    INSPAN_WIRE_FP32,
+    INSPAN_WIRE_BF16,
+    INSPAN_WIRE_FP16,
+    INSPAN_WIRE_INT8,
+    INSPAN_WIRES
+} inspan_wire_t;
+
 typedef enum inspan_reduction { INSPAN_SUM, INSPAN_MIN, INSPAN_MAX } inspan_reduction_t;
 
-INSPAN_API size_t inspan_dtype_size(inspan_dtype_t dtype); /* bytes; 0 for an unknown one */
+INSPAN_API size_t inspan_dtype_size(inspan_dtype_t dtype);   /* bytes; 0 for an unknown one */
+INSPAN_API const char *inspan_wire_name(inspan_wire_t wire); /* "fp32", "bf16", ... */
 
 /* Which algorithm carries a collective. AUTO: by its size; once inspan_comm_tune has chosen, the cheapest by
  * the links. */
@@ -91,6 +102,19 @@ typedef struct inspan_cause {
 INSPAN_API inspan_status_t inspan_allreduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                             inspan_dtype_t dtype, inspan_reduction_t reduction,
                                             inspan_op_t **op);
+
+/*
+ * The sum of fp32 with less on the wire: each rank's contribution is rounded to the wire type, the sum is
+ * made in fp32 in rank order, and rounded once again; all ranks hold the same bits. The last exact_tail
+ * elements go as they are, and so do sums of a few KB, and all in a world of one. error (count), or NULL:
+ * what rounding took from this rank's contribution, and from the sums that it made; added to the next
+ * contribution, nothing is lost in the long run (error feedback). It must not overlap in and out. NaN and
+ * infinity stay visible: in int8 as NaN in all numbers that share their multiple; they leave no error. Else
+ * as inspan_allreduce, with the direct schedule.
+ */
+INSPAN_API inspan_status_t inspan_allreduce_wire(inspan_comm_t *comm, const float *in, float *out,
+                                                 float *error, uint64_t count, uint32_t exact_tail,
+                                                 inspan_wire_t wire, inspan_op_t **op);
 
 /* out (count elements long) holds the own shard of the sum at its place afterwards; shards by inspan_shard.
  */

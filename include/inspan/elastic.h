@@ -47,7 +47,9 @@ typedef struct inspan_state {
 } inspan_state_t;
 
 typedef struct inspan_elastic_options {
-    inspan_dtype_t dtype;  /* of weights, state and gradients: fp32 or fp64 */
+    inspan_dtype_t dtype; /* of weights, state and gradients: fp32 or fp64 */
+    inspan_wire_t
+        wire; /* of gradients in fp32 when they are sent; int8 makes up for its rounding in later steps */
     uint64_t bucket_bytes; /* 0: all gradients / 32, between 1 MB and 25 MB; the first bucket at most 1 MB */
     uint32_t number;       /* of this worker in the job */
     bool newcomer;         /* starts without weights: copied from the members while they train */

@@ -17,6 +17,12 @@ const char *comm_dtype_name(uint8_t dtype)
     return dtype < INSPAN_DTYPES ? names[dtype] : "unknown";
 }
 
+const char *inspan_wire_name(inspan_wire_t wire)
+{
+    static const char *const names[INSPAN_WIRES] = {"fp32", "bf16", "fp16", "int8"};
+    return (unsigned)wire < INSPAN_WIRES ? names[wire] : "unknown";
+}
+
 void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint64_t seq, char *text,
                         size_t size)
 {
@@ -31,9 +37,12 @@ void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint
     used += snprintf(text + used, size - (size_t)used, ", %s of %s", bytes, comm_dtype_name(call->dtype));
     if ((size_t)used >= size) return;
     if (call->collective <= SCHED_REDUCE_SCATTER)
-        snprintf(text + used, size - (size_t)used, " %s", reductions[call->reduction]);
+        used += snprintf(text + used, size - (size_t)used, " %s", reductions[call->reduction]);
     else if (call->collective == SCHED_BROADCAST && call->root < comm->world)
         snprintf(text + used, size - (size_t)used, " from rank %u", comm_number(comm, call->root));
+    if (call->wire != INSPAN_WIRE_FP32 && (size_t)used < size)
+        snprintf(text + used, size - (size_t)used, ", %s on the wire",
+                 inspan_wire_name((inspan_wire_t)call->wire));
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -82,6 +91,7 @@ void comm_free(inspan_comm_t *comm)
         free(comm->peers[peer].calls);
         free(comm->peers[peer].wants);
         free(comm->peers[peer].tx.rescue);
+        free(comm->peers[peer].tx.encoded);
     }
     for (uint32_t i = 0; i < COMM_MAX_OPS; i++) os_cond_close(&comm->ops[i].finished);
     os_cond_close(&comm->changed);
@@ -95,7 +105,7 @@ void comm_free(inspan_comm_t *comm)
 
 static inspan_status_t open_peers(inspan_comm_t *comm)
 {
-    comm->scratch = aligned_alloc(64, DATA_PIECE_MAX + 64);
+    comm->scratch = aligned_alloc(64, DATA_PIECE_MAX + CODEC_UNIT_MAX);
     comm->peers = calloc(comm->world, sizeof *comm->peers);
     if (comm->scratch == NULL || comm->peers == NULL) return INSPAN_NO_MEMORY;
     const ns_t now = comm->transport->now(comm->transport_self);
@@ -263,62 +273,105 @@ static inspan_status_t enqueue(inspan_comm_t *comm, comm_run_t *run, inspan_op_t
     return INSPAN_OK;
 }
 
-static inspan_status_t start(inspan_comm_t *comm, sched_collective_t collective, const void *in, void *out,
-                             uint64_t count, inspan_dtype_t dtype, inspan_reduction_t reduction,
-                             uint32_t root, inspan_op_t **op)
+/* What its shape says of a call; its algorithm and layout come with the plan. */
+static data_call_t call_of(sched_collective_t collective, uint64_t count, inspan_dtype_t dtype,
+                           inspan_reduction_t reduction)
 {
-    const size_t size = inspan_dtype_size(dtype);
-    if (comm == NULL || op == NULL || size == 0 || (unsigned)reduction > INSPAN_MAX || root >= comm->world)
-        return INSPAN_INVALID;
-    if (count > INT64_MAX / size || (count > 0 && (in == NULL || out == NULL))) return INSPAN_INVALID;
-    if (collective != SCHED_BROADCAST && overlap(in, out, count * size)) return INSPAN_INVALID;
+    return (data_call_t){.collective = (uint8_t)collective,
+                         .dtype = (unsigned)dtype < INSPAN_DTYPES ? (uint8_t)dtype : INSPAN_DTYPES,
+                         .reduction = (unsigned)reduction <= INSPAN_MAX ? (uint8_t)reduction : INSPAN_MAX + 1,
+                         .count = count};
+}
+
+static bool valid(const inspan_comm_t *comm, const data_call_t *call, const void *in, const void *out,
+                  const float *error)
+{
+    const size_t size = inspan_dtype_size((inspan_dtype_t)call->dtype);
+    if (comm == NULL || size == 0 || call->reduction > INSPAN_MAX || call->root >= comm->world) return false;
+    if (call->wire >= INSPAN_WIRES || call->count > INT64_MAX / size || call->exact_tail > call->count)
+        return false;
+    const uint64_t bytes = call->count * size;
+    if (bytes > 0 && (in == NULL || out == NULL)) return false;
+    if (call->collective != SCHED_BROADCAST && overlap(in, out, bytes)) return false;
+    return error == NULL || (!overlap(in, error, bytes) && !overlap(out, error, bytes));
+}
+
+/* Which algorithm, and whether it is worth another type: what goes in one hop goes as it is. */
+static void choose_for(const inspan_comm_t *comm, data_call_t *call)
+{
+    const uint64_t bytes = call->count * inspan_dtype_size((inspan_dtype_t)call->dtype);
+    call->algorithm = (uint8_t)choose(comm, (sched_collective_t)call->collective, bytes);
+    if (comm->world == 1 || bytes <= ONE_SHOT_MOST / (comm->world - 1)) call->wire = INSPAN_WIRE_FP32;
+    if (call->wire != INSPAN_WIRE_FP32)
+        call->algorithm = SCHED_DIRECT;
+    else
+        call->exact_tail = 0;
+}
+
+static inspan_status_t start(inspan_comm_t *comm, data_call_t call, const void *in, void *out, float *error,
+                             inspan_op_t **op)
+{
+    if (op == NULL || !valid(comm, &call, in, out, error)) return INSPAN_INVALID;
     pthread_mutex_lock(&comm->lock);
     const inspan_status_t failed = comm->failed ? comm->cause.status : INSPAN_OK;
     pthread_mutex_unlock(&comm->lock);
     if (failed != INSPAN_OK) return failed;
-    data_call_t call = {.collective = (uint8_t)collective,
-                        .algorithm = (uint8_t)choose(comm, collective, count * size),
-                        .dtype = (uint8_t)dtype,
-                        .reduction = (uint8_t)reduction,
-                        .root = root,
-                        .count = count};
+    choose_for(comm, &call);
     comm_plan_t *plan = NULL;
     comm_run_t *run = NULL;
-    inspan_status_t status = plan_get(comm, &call, &plan);
+    inspan_status_t status = call.wire != INSPAN_WIRE_FP32 ? tx_open_encoded(comm) : INSPAN_OK;
+    if (status == INSPAN_OK) status = plan_get(comm, &call, &plan);
     if (status == INSPAN_OK) status = plan_take_run(comm, plan, &run);
     if (status != INSPAN_OK) return status;
     run->in = in;
     run->out = out;
+    run->error = error;
+    /* What goes as it is loses nothing. */
+    const uint64_t exact = call.wire == INSPAN_WIRE_FP32 ? call.count : call.exact_tail;
+    if (error != NULL && exact > 0) memset(error + call.count - exact, 0, exact * sizeof *error);
     return enqueue(comm, run, op);
 }
 
 inspan_status_t inspan_allreduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                  inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op)
 {
-    return start(comm, SCHED_ALLREDUCE, in, out, count, dtype, reduction, 0, op);
+    return start(comm, call_of(SCHED_ALLREDUCE, count, dtype, reduction), in, out, NULL, op);
+}
+
+inspan_status_t inspan_allreduce_wire(inspan_comm_t *comm, const float *in, float *out, float *error,
+                                      uint64_t count, uint32_t exact_tail, inspan_wire_t wire,
+                                      inspan_op_t **op)
+{
+    if ((unsigned)wire >= INSPAN_WIRES) return INSPAN_INVALID;
+    data_call_t call = call_of(SCHED_ALLREDUCE, count, INSPAN_FP32, INSPAN_SUM);
+    call.wire = (uint8_t)wire;
+    call.exact_tail = exact_tail;
+    return start(comm, call, in, out, error, op);
 }
 
 inspan_status_t inspan_reduce_scatter(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                       inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op)
 {
-    return start(comm, SCHED_REDUCE_SCATTER, in, out, count, dtype, reduction, 0, op);
+    return start(comm, call_of(SCHED_REDUCE_SCATTER, count, dtype, reduction), in, out, NULL, op);
 }
 
 inspan_status_t inspan_allgather(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                  inspan_dtype_t dtype, inspan_op_t **op)
 {
-    return start(comm, SCHED_ALLGATHER, in, out, count, dtype, INSPAN_SUM, 0, op);
+    return start(comm, call_of(SCHED_ALLGATHER, count, dtype, INSPAN_SUM), in, out, NULL, op);
 }
 
 inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uint64_t count, inspan_dtype_t dtype,
                                  uint32_t root, inspan_op_t **op)
 {
-    return start(comm, SCHED_BROADCAST, data, data, count, dtype, INSPAN_SUM, root, op);
+    data_call_t call = call_of(SCHED_BROADCAST, count, dtype, INSPAN_SUM);
+    call.root = root;
+    return start(comm, call, data, data, NULL, op);
 }
 
 inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op)
 {
-    return start(comm, SCHED_BARRIER, NULL, NULL, 0, INSPAN_FP32, INSPAN_SUM, 0, op);
+    return start(comm, call_of(SCHED_BARRIER, 0, INSPAN_FP32, INSPAN_SUM), NULL, NULL, NULL, op);
 }
 
 static inspan_status_t start_transfer(inspan_comm_t *comm, bool receive, void *data, uint64_t count,

@@ -70,13 +70,15 @@ static void put(void *buffer, inspan_dtype_t dtype, uint64_t i, double v)
 }
 
 typedef struct call {
-    int what; /* 0 allreduce, 1 reduce-scatter, 2 all-gather, 3 broadcast, 4 barrier */
+    int what; /* 0 allreduce, 1 reduce-scatter, 2 all-gather, 3 broadcast, 4 barrier, 5 allreduce with `wire`
+               */
     uint64_t count;
     inspan_dtype_t dtype;
     inspan_reduction_t reduction;
     uint32_t root;
     size_t shift; /* bytes that the buffers lie beside their natural alignment */
     int repeat;   /* so many at once */
+    inspan_wire_t wire;
 } call_t;
 
 #define GUARD 64
@@ -99,6 +101,9 @@ static inspan_status_t start(inspan_comm_t *comm, const call_t *call, void *in, 
     case 0: return inspan_allreduce(comm, in, out, call->count, call->dtype, call->reduction, op);
     case 1: return inspan_reduce_scatter(comm, in, out, call->count, call->dtype, call->reduction, op);
     case 2: return inspan_allgather(comm, in, out, call->count, call->dtype, op);
+    case 5:
+        return inspan_allreduce_wire(comm, in, out, NULL, call->count, (uint32_t)(call->count / 9),
+                                     call->wire, op);
     case 3: return inspan_broadcast(comm, out, call->count, call->dtype, call->root, op);
     default: return inspan_barrier(comm, op);
     }
@@ -303,16 +308,107 @@ static void same_bits_on_all_ranks(void **state)
     }
 }
 
+/* Small whole numbers are what they are in every wire type: the sums are right to the bit. */
+static void every_wire_type(void **state)
+{
+    (void)state;
+    static const uint64_t counts[] = {0, 1, 5000, 33000, 300001};
+    static double shares[7] = {1, 0, 0.3, 2, 0, 1, 1};
+    for (size_t w = 0; w < WORLDS; w++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            comm_options_t options = plain_options();
+            options.weights = weighted ? shares : NULL;
+            options.chunk_bytes = weighted ? 5000 : 0;
+            world_t world = {0};
+            harness->open(&world, worlds[w], &options);
+            for (size_t c = LESS > 1 ? 2 : 0; c < sizeof counts / sizeof counts[0]; c++)
+                for (int wire = 0; wire < INSPAN_WIRES; wire++)
+                    run(&world, (call_t){.what = 5,
+                                         .count = counts[c],
+                                         .wire = (inspan_wire_t)wire,
+                                         .repeat = c > 3 ? 3 : 8});
+            harness->close(&world);
+        }
+}
+
+#define TAIL 300u
+
+/* What all give is what all get, and what is kept of it as errors. */
+typedef struct rounded {
+    inspan_wire_t wire;
+    uint64_t count;
+    float *in[16], *out[16], *error[16];
+} rounded_t;
+
+static void sum_rounded(world_t *world, uint32_t rank, void *context)
+{
+    rounded_t *rounded = context;
+    rng_t rng;
+    rng_seed(&rng, 6, rank);
+    for (uint64_t i = 0; i < rounded->count; i++) rounded->in[rank][i] = (float)rng_normal(&rng);
+    inspan_op_t *op = NULL;
+    CHECK(inspan_allreduce_wire(world->comms[rank], rounded->in[rank], rounded->out[rank],
+                                rounded->error[rank], rounded->count, TAIL, rounded->wire, &op) == INSPAN_OK);
+    CHECK(world->wait(world, rank, op) == INSPAN_OK);
+}
+
+static void rounding_is_kept_as_error(void **state)
+{
+    (void)state;
+    static const uint64_t counts[] = {1000, 70001};
+    for (int wire = 0; wire < INSPAN_WIRES; wire++)
+        for (size_t c = 0; c < 2; c++)
+            for (uint32_t n = 1; n <= 5; n += 2) {
+                rounded_t rounded = {.wire = (inspan_wire_t)wire, .count = counts[c]};
+                const bool exact = wire == INSPAN_WIRE_FP32 || n == 1 || c == 0;
+                comm_options_t options = plain_options();
+                world_t world = {0};
+                harness->open(&world, n, &options);
+                for (uint32_t r = 0; r < n; r++) {
+                    rounded.in[r] = calloc(rounded.count, sizeof(float));
+                    rounded.out[r] = calloc(rounded.count, sizeof(float));
+                    rounded.error[r] = malloc(rounded.count * sizeof(float));
+                    memset(rounded.error[r], 0xff, rounded.count * sizeof(float));
+                }
+                world.each(&world, sum_rounded, &rounded);
+                assert_int_equal(conformance_failures, 0);
+                double most = 0;
+                for (uint64_t i = 0; i < rounded.count; i++) {
+                    double given = 0, kept = 0;
+                    for (uint32_t r = 0; r < n; r++) {
+                        given += (double)rounded.in[r][i];
+                        kept += (double)rounded.error[r][i];
+                        if (exact || i >= rounded.count - TAIL) assert_true(rounded.error[r][i] == 0);
+                    }
+                    const double off = given - ((double)rounded.out[0][i] + kept);
+                    assert_true(off < 1e-5 && off > -1e-5);
+                    const double moved = given - (double)rounded.out[0][i];
+                    most = moved > most ? moved : most;
+                }
+                assert_true(exact ? most < 1e-5 : most > 1e-4); /* it did go over the wire in that type */
+                for (uint32_t r = 0; r < n; r++) {
+                    assert_memory_equal(rounded.out[0], rounded.out[r], rounded.count * sizeof(float));
+                    if (r > 0) free(rounded.out[r]);
+                    free(rounded.in[r]);
+                    free(rounded.error[r]);
+                }
+                free(rounded.out[0]);
+                harness->close(&world);
+            }
+}
+
 static void call_wrongly(world_t *world, uint32_t rank, void *context)
 {
     const int how = *(int *)context;
-    static float in[5000], outs[16][5000];
+    static float in[5000], outs[16][5000]; /* in int8, too, more than goes in one hop */
     float *out = outs[rank];
     inspan_op_t *op = NULL;
     inspan_comm_t *comm = world->comms[rank];
     const bool odd = rank == 2;
     inspan_status_t status =
-        how == 0 && odd   ? inspan_barrier(comm, &op)
+        how == 5          ? inspan_allreduce_wire(comm, in, out, NULL, 5000, 0,
+                                         odd ? INSPAN_WIRE_BF16 : INSPAN_WIRE_INT8, &op)
+        : how == 0 && odd ? inspan_barrier(comm, &op)
         : how == 1 && odd ? inspan_allreduce(comm, in, out, 4999, INSPAN_FP32, INSPAN_SUM, &op)
         : how == 2 && odd ? inspan_allreduce(comm, in, out, 5000, INSPAN_INT32, INSPAN_SUM, &op)
         : how == 3 && odd ? inspan_allreduce(comm, in, out, 5000, INSPAN_FP32, INSPAN_MAX, &op)
@@ -337,7 +433,7 @@ static void call_wrongly(world_t *world, uint32_t rank, void *context)
 static void mismatched_calls(void **state)
 {
     (void)state;
-    for (int how = 0; how < 5; how++) {
+    for (int how = 0; how < 6; how++) {
         comm_options_t options = plain_options();
         world_t world = {0};
         harness->open(&world, 5, &options);
@@ -470,6 +566,12 @@ static void arguments(void **state)
                      INSPAN_INVALID);
     assert_int_equal(inspan_allreduce(comm, buffer, buffer + 4, UINT64_MAX / 2, INSPAN_FP32, INSPAN_SUM, &op),
                      INSPAN_INVALID);
+    assert_int_equal(inspan_allreduce_wire(comm, buffer, buffer + 4, NULL, 4, 0, INSPAN_WIRES, &op),
+                     INSPAN_INVALID);
+    assert_int_equal(inspan_allreduce_wire(comm, buffer, buffer + 4, buffer + 6, 4, 0, INSPAN_WIRE_INT8, &op),
+                     INSPAN_INVALID);
+    assert_int_equal(inspan_allreduce_wire(comm, buffer, buffer + 4, NULL, 4, 5, INSPAN_WIRE_INT8, &op),
+                     INSPAN_INVALID);
     assert_int_equal(inspan_broadcast(comm, buffer, 4, INSPAN_FP32, 2, &op), INSPAN_INVALID);
     assert_int_equal(inspan_comm_rank(world.comms[1]), 1);
     assert_int_equal(inspan_comm_world(comm), 2);
@@ -581,6 +683,8 @@ int conformance_run(const harness_t *which)
         cmocka_unit_test_setup(many_at_once, forget_failures),
         cmocka_unit_test_setup(weights, forget_failures),
         cmocka_unit_test_setup(same_bits_on_all_ranks, forget_failures),
+        cmocka_unit_test_setup(every_wire_type, forget_failures),
+        cmocka_unit_test_setup(rounding_is_kept_as_error, forget_failures),
         cmocka_unit_test_setup(mismatched_calls, forget_failures),
         cmocka_unit_test_setup(abort_reaches_all, forget_failures),
         cmocka_unit_test_setup(messages, forget_failures),

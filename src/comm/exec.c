@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/codec.h"
 #include "comm/internal.h"
 #include "comm/reduce.h"
 
@@ -55,6 +56,9 @@ static void run_done(inspan_comm_t *comm, comm_run_t *run);
 void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
 {
     const comm_plan_t *plan = run->plan;
+    const inspan_wire_t wire = plan_wire(plan, op);
+    if (wire != INSPAN_WIRE_FP32 && plan->schedule->ops[op].result)
+        codec_round(wire, run_place(run, op, SCHED_OUT, 0), run_error(run, op, 0), plan_count(plan, op));
     for (uint32_t i = plan->dependents_first[op]; i < plan->dependents_first[op + 1]; i++)
         if (--run->waits[plan->dependents[i]] == 0) may_start(comm, run, plan->dependents[i]);
     if (--run->left == 0) run_done(comm, run);
@@ -80,22 +84,36 @@ void exec_credit(inspan_comm_t *comm, comm_run_t *run, uint32_t peer, uint64_t c
     exec_mark(comm, peer);
 }
 
+/* n bytes of a RECV, whole units, to where they belong: placed or added. */
+void exec_apply(const comm_run_t *run, uint32_t op, uint8_t *to, const uint8_t *bytes, uint32_t n)
+{
+    const comm_plan_t *plan = run->plan;
+    const inspan_wire_t wire = plan_wire(plan, op);
+    const bool add = plan->schedule->ops[op].kind == SCHED_RECV_REDUCE;
+    const uint64_t elements = plan_elements(plan, op, n);
+    if (wire != INSPAN_WIRE_FP32 && add)
+        codec_add(wire, to, bytes, elements);
+    else if (wire != INSPAN_WIRE_FP32)
+        codec_decode(wire, to, bytes, elements);
+    else if (add)
+        reduce_apply((inspan_dtype_t)plan->call.dtype, (inspan_reduction_t)plan->call.reduction, to, bytes,
+                     elements);
+    else
+        memcpy(to, bytes, n);
+}
+
 void exec_consume(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
 {
     const sched_op_t *what = &run->plan->schedule->ops[op];
-    uint8_t *place = run_place(run, op, (sched_buffer_t)what->dst);
-    const uint32_t size = run->plan->element_size;
     page_chain_t *chain = &run->chain[op];
     uint64_t window_bytes = 0;
     while (chain->first != COMM_NONE) {
         const uint32_t index = chain->first;
         page_t *page = &comm->stage.pages[index];
         const uint8_t *bytes = comm->stage.memory + (size_t)index * COMM_PAGE;
-        if (page->bytes > 0 && what->kind == SCHED_RECV)
-            memcpy(place + run->moved[op], bytes, page->bytes);
-        else if (page->bytes > 0)
-            reduce_apply((inspan_dtype_t)run->plan->call.dtype, (inspan_reduction_t)run->plan->call.reduction,
-                         place + run->moved[op], bytes, page->bytes / size);
+        if (page->bytes > 0)
+            exec_apply(run, op, run_place(run, op, (sched_buffer_t)what->dst, run->moved[op]), bytes,
+                       page->bytes);
         run->moved[op] += page->bytes;
         chain->first = page->next;
         if (page->charge == DATA_EAGER) exec_credit(comm, run, what->peer, COMM_PAGE, true);
@@ -110,17 +128,21 @@ void exec_consume(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
 static uint64_t work_on(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
 {
     const sched_op_t *what = &run->plan->schedule->ops[op];
-    const uint64_t bytes = run_bytes(run, op);
+    const comm_plan_t *plan = run->plan;
+    const inspan_wire_t wire = plan_wire(plan, op);
+    const uint64_t count = plan_count(plan, op), bytes = count * plan->element_size;
     if (what->kind == SCHED_RECV || what->kind == SCHED_RECV_REDUCE) {
         run->waits[op] = RECV_STARTED;
         exec_consume(comm, run, op);
         return 0;
     }
-    uint8_t *to = run_place(run, op, (sched_buffer_t)what->dst);
-    const uint8_t *from = run_place(run, op, (sched_buffer_t)what->src);
-    if (what->kind == SCHED_REDUCE)
-        reduce_apply((inspan_dtype_t)run->plan->call.dtype, (inspan_reduction_t)run->plan->call.reduction, to,
-                     from, bytes / run->plan->element_size);
+    uint8_t *to = run_place(run, op, (sched_buffer_t)what->dst, 0);
+    const uint8_t *from = run_place(run, op, (sched_buffer_t)what->src, 0);
+    if (wire != INSPAN_WIRE_FP32) /* the own contribution counts as others' do */
+        codec_pass(wire, what->kind == SCHED_REDUCE, to, from, run_error(run, op, 0), count);
+    else if (what->kind == SCHED_REDUCE)
+        reduce_apply((inspan_dtype_t)plan->call.dtype, (inspan_reduction_t)plan->call.reduction, to, from,
+                     count);
     else if (to != from && bytes > 0)
         memcpy(to, from, bytes);
     exec_finish_op(comm, run, op);
@@ -205,7 +227,8 @@ void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq)
     const data_call_t *own = &comm->calls[seq % COMM_RING],
                       *other = &comm->peers[peer].calls[seq % COMM_RING].call;
     const bool same_kind = own->collective == other->collective && own->dtype == other->dtype &&
-                           own->reduction == other->reduction && own->root == other->root &&
+                           own->reduction == other->reduction && own->wire == other->wire &&
+                           own->exact_tail == other->exact_tail && own->root == other->root &&
                            own->count == other->count;
     if (same_kind && own->algorithm == other->algorithm && own->layout == other->layout) return;
     char texts[2][INSPAN_NAME_MAX + 32];
@@ -226,14 +249,15 @@ static void adopt_early(inspan_comm_t *comm, comm_run_t *run, uint32_t peer)
         early_t *early = &comm->peers[peer].early[i];
         if (early->seq != run->seq) continue;
         const uint32_t op = plan_find_recv(run->plan, peer, early->chunk, early->tag);
-        if (op == COMM_NONE || early->arrived > run_bytes(run, op) ||
-            early->arrived % run->plan->element_size != 0) {
+        const uint64_t expected = op == COMM_NONE ? 0 : plan_bytes(run->plan, op);
+        if (op == COMM_NONE || early->arrived > expected ||
+            !plan_whole(run->plan, op, early->arrived, expected - early->arrived)) {
             fail_protocol(comm, peer, "a transfer that the operation does not have");
             return;
         }
         run->chain[op] = early->chain;
         run->arrived[op] = early->arrived;
-        run->whole[op] = early->arrived == run_bytes(run, op);
+        run->whole[op] = early->arrived == expected;
         early->seq = 0;
     }
 }

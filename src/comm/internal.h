@@ -31,6 +31,7 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
+#include "comm/codec.h"
 #include "comm/comm.h"
 #include "core/collective/meter.h"
 #include "core/collective/schedule.h"
@@ -114,10 +115,11 @@ struct comm_run {
     ns_t since;
     const uint8_t *in;
     uint8_t *out, *tmp;
+    float *error;        /* (count) or NULL: what rounding took away */
     uint32_t left;       /* operations not finished */
     bool open;           /* has windows */
     uint8_t *waits;      /* (n_ops) what it still waits for, or RECV_STARTED */
-    uint64_t *moved;     /* (n_ops) SEND: bytes handed to frames; RECV: bytes placed */
+    uint64_t *moved;     /* (n_ops) SEND: bytes handed to frames; RECV: bytes placed; as on the wire */
     uint64_t *arrived;   /* (n_ops) RECV: bytes of complete pieces, placed or staged */
     uint8_t *whole;      /* (n_ops) RECV: its last piece arrived */
     page_chain_t *chain; /* (n_ops) RECV: staged */
@@ -196,7 +198,7 @@ typedef struct message_queue {
     uint32_t n;
 } message_queue_t;
 
-typedef enum rx_mode { RX_HEADER, RX_CONTROL, RX_PLACE, RX_REDUCE, RX_STAGE, RX_DISCARD } rx_mode_t;
+typedef enum rx_mode { RX_HEADER, RX_CONTROL, RX_PLACE, RX_APPLY, RX_STAGE, RX_DISCARD } rx_mode_t;
 
 #define RX_LOOK        8192
 #define RX_PIECE_PAGES (DATA_PIECE_MAX / COMM_PAGE)
@@ -205,12 +207,12 @@ typedef struct rx {
     rx_mode_t mode;
     data_frame_t frame;
     uint32_t left;   /* of the payload */
-    uint8_t *at;     /* PLACE, REDUCE: where the next byte or element goes */
+    uint8_t *at;     /* PLACE, APPLY: where the next byte or element goes */
     comm_run_t *run; /* of a piece; NULL: it came before the operation was started */
     uint32_t op;
     comm_transfer_t *transfer; /* of a part; else NULL */
-    uint32_t carry;            /* REDUCE: bytes of a split element */
-    uint8_t carried[8];
+    uint32_t carry;            /* APPLY: bytes of a split unit */
+    uint8_t carried[CODEC_UNIT_MAX];
     uint32_t pages[RX_PIECE_PAGES], n_pages; /* STAGE */
     uint8_t look[RX_LOOK];                   /* bytes read ahead */
     uint32_t look_at, look_end;
@@ -220,6 +222,7 @@ typedef struct rx {
 #define TX_UNITS   8
 #define TX_BYTES   (4 * DATA_PIECE_MAX)
 #define TX_CONTROL 12288
+#define TX_NO_SLOT UINT8_MAX
 
 typedef struct tx_unit {
     uint8_t header[DATA_HEADER_BYTES];
@@ -229,7 +232,8 @@ typedef struct tx_unit {
     comm_run_t *run;           /* of a piece, else NULL */
     comm_transfer_t *transfer; /* of a part, else NULL */
     uint32_t op;
-    bool last; /* of its SEND, or of its transfer */
+    uint8_t slot; /* of tx.encoded, or TX_NO_SLOT */
+    bool last;    /* of its SEND, or of its transfer */
 } tx_unit_t;
 
 typedef struct tx {
@@ -243,7 +247,10 @@ typedef struct tx {
     bool ping, bye, abort; /* to be sent */
     bool bye_sent;
     ns_t last;
-    uint8_t *rescue; /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
+    uint8_t *encoded; /* (TX_UNITS, DATA_PIECE_MAX) pieces in another type than they lie in; NULL: none ever
+                         were */
+    uint8_t slots;    /* bits: which of encoded are in use */
+    uint8_t *rescue;  /* (DATA_PIECE_MAX) rest of a piece whose buffer is no longer ours */
     uint8_t control[TX_CONTROL];
 } tx_t;
 
@@ -389,7 +396,7 @@ struct inspan_comm {
     uint32_t n_active, n_open;
     uint32_t n_transfers; /* begun, not finished */
     bool working;         /* some run has work queued */
-    uint8_t *scratch;     /* (DATA_PIECE_MAX + 8) bytes to be reduced */
+    uint8_t *scratch;     /* (DATA_PIECE_MAX + CODEC_UNIT_MAX) bytes to be reduced or converted */
     stage_t stage;
     comm_peer_t *peers; /* (world) */
     meter_t meter;
@@ -434,9 +441,19 @@ inspan_status_t plan_take_run(inspan_comm_t *comm, comm_plan_t *plan, comm_run_t
 void plan_return_run(comm_run_t *run); /* under lock */
 void plan_free_all(inspan_comm_t *comm);
 uint64_t plan_chunk_bytes(const inspan_comm_t *comm, uint64_t bytes); /* for an operation of so many */
-/* Bytes of an operation's chunk, and where it lies for the side `buffer`. */
-uint64_t run_bytes(const comm_run_t *run, uint32_t op);
-uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer);
+/* Of an operation's chunk: how it goes over the wire (FP32: as it lies), its elements, its bytes on the wire,
+ * what of them belongs together, and how many elements so many of them are. */
+inspan_wire_t plan_wire(const comm_plan_t *plan, uint32_t op);
+uint64_t plan_count(const comm_plan_t *plan, uint32_t op);
+uint64_t plan_bytes(const comm_plan_t *plan, uint32_t op);
+uint32_t plan_unit(const comm_plan_t *plan, uint32_t op);
+uint64_t plan_elements(const comm_plan_t *plan, uint32_t op, uint64_t bytes);
+/* Where the element behind `moved` bytes of the wire (whole units) lies for the side `buffer`, and its error
+ * (NULL: nobody wants it). */
+uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer, uint64_t moved);
+float *run_error(const comm_run_t *run, uint32_t op, uint64_t moved);
+/* May a piece of so many bytes end here, `left` bytes before the chunk's end? */
+bool plan_whole(const comm_plan_t *plan, uint32_t op, uint64_t bytes, uint64_t left);
 /* The RECV of (peer, chunk, tag), or COMM_NONE. */
 uint32_t plan_find_recv(const comm_plan_t *plan, uint32_t peer, uint32_t chunk, uint32_t tag);
 
@@ -447,6 +464,7 @@ void exec_writable(inspan_comm_t *comm, uint32_t peer);
 void exec_tick(inspan_comm_t *comm);
 /* exec.c: for rx and tx */
 void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op);
+void exec_apply(const comm_run_t *run, uint32_t op, uint8_t *to, const uint8_t *bytes, uint32_t n);
 void exec_consume(inspan_comm_t *comm, comm_run_t *run,
                   uint32_t op); /* place what is staged of a RECV that may */
 void exec_credit(inspan_comm_t *comm, comm_run_t *run, uint32_t peer, uint64_t cost, bool eager);
@@ -479,6 +497,7 @@ void rx_discard(inspan_comm_t *comm, uint32_t peer); /* what is being received g
 void tx_flush(inspan_comm_t *comm, uint32_t peer);
 void tx_rescue(inspan_comm_t *comm, uint32_t peer); /* let go of all buffers of operations */
 bool tx_idle(const inspan_comm_t *comm, uint32_t peer);
+inspan_status_t tx_open_encoded(inspan_comm_t *comm); /* calling thread, before what needs it is started */
 
 /* tune.c */
 inspan_status_t tune_open(inspan_comm_t *comm);

@@ -23,22 +23,60 @@ static uint64_t layout_of(const inspan_comm_t *comm, const double *weights, uint
     return weights != NULL ? hash64(weights, comm->world * sizeof *weights, chunk_bytes) : chunk_bytes;
 }
 
-uint64_t run_bytes(const comm_run_t *run, uint32_t op)
+static const sched_chunk_t *chunk_of(const comm_plan_t *plan, uint32_t op)
 {
-    const schedule_t *schedule = run->plan->schedule;
-    return schedule->chunks[schedule->ops[op].chunk].count * run->plan->element_size;
+    return &plan->schedule->chunks[plan->schedule->ops[op].chunk];
 }
 
-uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer)
+inspan_wire_t plan_wire(const comm_plan_t *plan, uint32_t op)
 {
-    const schedule_t *schedule = run->plan->schedule;
-    const sched_op_t *what = &schedule->ops[op];
-    const uint64_t size = run->plan->element_size, first = schedule->chunks[what->chunk].first;
+    return chunk_of(plan, op)->exact ? INSPAN_WIRE_FP32 : (inspan_wire_t)plan->call.wire;
+}
+
+uint64_t plan_count(const comm_plan_t *plan, uint32_t op)
+{
+    return chunk_of(plan, op)->count;
+}
+
+uint64_t plan_bytes(const comm_plan_t *plan, uint32_t op)
+{
+    const inspan_wire_t wire = plan_wire(plan, op);
+    const uint64_t count = plan_count(plan, op);
+    return wire == INSPAN_WIRE_FP32 ? count * plan->element_size : codec_bytes(wire, count);
+}
+
+uint32_t plan_unit(const comm_plan_t *plan, uint32_t op)
+{
+    const inspan_wire_t wire = plan_wire(plan, op);
+    return wire == INSPAN_WIRE_FP32 ? plan->element_size : codec_unit_bytes(wire);
+}
+
+uint64_t plan_elements(const comm_plan_t *plan, uint32_t op, uint64_t bytes)
+{
+    const inspan_wire_t wire = plan_wire(plan, op);
+    return wire == INSPAN_WIRE_FP32 ? bytes / plan->element_size : codec_elements(wire, bytes);
+}
+
+bool plan_whole(const comm_plan_t *plan, uint32_t op, uint64_t bytes, uint64_t left)
+{
+    return left == 0 || bytes % plan_unit(plan, op) == 0;
+}
+
+uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer, uint64_t moved)
+{
+    const sched_op_t *what = &run->plan->schedule->ops[op];
+    const uint64_t first = buffer == SCHED_TMP ? what->tmp_offset : chunk_of(run->plan, op)->first;
     uint8_t *base = buffer == SCHED_IN    ? (uint8_t *)(uintptr_t)run->in
                     : buffer == SCHED_OUT ? run->out
                                           : run->tmp;
     if (base == NULL) return NULL; /* a barrier has no data */
-    return base + (buffer == SCHED_TMP ? what->tmp_offset : first) * size;
+    return base + (first + plan_elements(run->plan, op, moved)) * run->plan->element_size;
+}
+
+float *run_error(const comm_run_t *run, uint32_t op, uint64_t moved)
+{
+    if (run->error == NULL) return NULL;
+    return run->error + chunk_of(run->plan, op)->first + plan_elements(run->plan, op, moved);
 }
 
 static bool is_recv(const sched_op_t *op)
@@ -134,7 +172,7 @@ static void plan_peers(comm_plan_t *plan)
     prefix_sums(plan->recvs_first, schedule->world);
     for (uint32_t i = 0; i < schedule->n_ops; i++) {
         const sched_op_t *op = &schedule->ops[i];
-        const uint64_t cost = pages_cost(schedule->chunks[op->chunk].count * plan->element_size);
+        const uint64_t cost = pages_cost(plan_bytes(plan, i));
         if (op->kind == SCHED_SEND) {
             if (op->staged) plan->staged_to[op->peer] += cost;
             plan->sends[plan->sends_first[op->peer + 1]++] = i;
@@ -169,6 +207,7 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
                                .rank = comm->rank,
                                .root = call->root,
                                .count = call->count,
+                               .exact_tail = call->exact_tail,
                                .element_size = plan->element_size,
                                .chunk_bytes = chunk_bytes,
                                .weights = weights};
@@ -189,8 +228,8 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
 static bool same_call(const data_call_t *a, const data_call_t *b)
 {
     return a->collective == b->collective && a->algorithm == b->algorithm && a->dtype == b->dtype &&
-           a->reduction == b->reduction && a->root == b->root && a->count == b->count &&
-           a->layout == b->layout;
+           a->reduction == b->reduction && a->wire == b->wire && a->root == b->root && a->count == b->count &&
+           a->exact_tail == b->exact_tail && a->layout == b->layout;
 }
 
 /* The slot of the plan that was not used for the longest time and is not in use now; COMM_MAX_PLANS: none. */

@@ -3,7 +3,8 @@
  * anything.
  *
  *   HEADER --piece--> PLACE    straight into the buffer of a RECV that may take it
- *                     REDUCE   into scratch that stays in the cache, added to the buffer at once
+ *                     APPLY    into scratch that stays in the cache, from there to the buffer at once: added,
+ *                              and converted where the wire has another type
  *                     STAGE    into pages, until the RECV may take it
  *          --other--> CONTROL
  *   a failed communicator: DISCARD instead of all but CONTROL; the stream is read for the causes of others
@@ -15,7 +16,6 @@
 #include <string.h>
 
 #include "comm/internal.h"
-#include "comm/reduce.h"
 
 #define READ_CALLS 8 /* of one peer, before the others have their turn */
 
@@ -94,11 +94,12 @@ static const char *check_piece(inspan_comm_t *comm, uint32_t peer, comm_run_t *r
         return NULL;
     }
     if (op == COMM_NONE) return "a transfer that the operation does not have";
-    const uint64_t total = run_bytes(run, op);
+    const uint64_t total = plan_bytes(run->plan, op);
     if (run->whole[op] || frame->offset != run->arrived[op]) return "a piece out of order";
     if (frame->length > total - frame->offset || (frame->length == 0 && total > 0))
         return "a piece of a wrong length";
-    if (frame->length % run->plan->element_size != 0) return "a piece that splits an element";
+    if (!plan_whole(run->plan, op, frame->length, total - frame->offset - frame->length))
+        return "a piece that splits an element";
     if (frame->flags == 0 && run->waits[op] != RECV_STARTED)
         return "a piece without credit that has no place yet";
     return NULL;
@@ -135,9 +136,9 @@ static void begin_piece(inspan_comm_t *comm, uint32_t peer)
     rx->carry = 0;
     if (run != NULL && run->waits[op] == RECV_STARTED) {
         const sched_op_t *what = &run->plan->schedule->ops[op];
-        rx->mode = what->kind == SCHED_RECV ? RX_PLACE : RX_REDUCE;
-        rx->at = run_place(run, op, (sched_buffer_t)what->dst);
-        if (rx->at != NULL) rx->at += run->moved[op];
+        rx->mode =
+            what->kind == SCHED_RECV && plan_wire(run->plan, op) == INSPAN_WIRE_FP32 ? RX_PLACE : RX_APPLY;
+        rx->at = run_place(run, op, (sched_buffer_t)what->dst, run->moved[op]);
         return;
     }
     rx->mode = RX_STAGE;
@@ -171,8 +172,10 @@ static void end_staged(inspan_comm_t *comm, uint32_t peer)
     uint64_t left = rx->frame.length;
     if (run == NULL && (run = exec_run(comm, rx->frame.seq)) != NULL) { /* it was started meanwhile */
         rx->op = plan_find_recv(run->plan, peer, rx->frame.chunk, rx->frame.tag);
-        if (rx->op == COMM_NONE || rx->frame.length > run_bytes(run, rx->op) - run->arrived[rx->op] ||
-            rx->frame.length % run->plan->element_size != 0) {
+        const uint64_t expected =
+            rx->op == COMM_NONE ? 0 : plan_bytes(run->plan, rx->op) - run->arrived[rx->op];
+        if (rx->op == COMM_NONE || rx->frame.length > expected ||
+            !plan_whole(run->plan, rx->op, rx->frame.length, expected - rx->frame.length)) {
             fail_protocol(comm, peer, "a transfer that the operation does not have");
             return;
         }
@@ -180,7 +183,7 @@ static void end_staged(inspan_comm_t *comm, uint32_t peer)
     if (run != NULL) {
         chain = &run->chain[rx->op];
         run->arrived[rx->op] += rx->frame.length;
-        run->whole[rx->op] = run->arrived[rx->op] == run_bytes(run, rx->op);
+        run->whole[rx->op] = run->arrived[rx->op] == plan_bytes(run->plan, rx->op);
     } else {
         early_t *early = find_early(p, &rx->frame);
         chain = &early->chain;
@@ -208,7 +211,7 @@ static void end_placed(inspan_comm_t *comm, uint32_t peer)
     }
     run->arrived[op] += rx->frame.length;
     run->moved[op] += rx->frame.length;
-    run->whole[op] = run->arrived[op] == run_bytes(run, op);
+    run->whole[op] = run->arrived[op] == plan_bytes(run->plan, op);
     if (rx_charge(rx) != 0)
         exec_credit(comm, run, peer, pages_cost(rx->frame.length), rx_charge(rx) == DATA_EAGER);
     if (run->whole[op]) exec_finish_op(comm, run, op);
@@ -294,7 +297,7 @@ static void end_frame(inspan_comm_t *comm, uint32_t peer)
     switch (mode) {
     case RX_STAGE: end_staged(comm, peer); return;
     case RX_PLACE:
-    case RX_REDUCE: end_placed(comm, peer); return;
+    case RX_APPLY: end_placed(comm, peer); return;
     case RX_DISCARD:
     case RX_HEADER: return;
     case RX_CONTROL: break;
@@ -343,7 +346,7 @@ static int payload_space(inspan_comm_t *comm, rx_t *rx, struct iovec *iov)
     switch (rx->mode) {
     case RX_CONTROL: iov[0] = (struct iovec){rx->control + done, rx->left}; return 1;
     case RX_PLACE: iov[0] = (struct iovec){rx->at, rx->left}; return 1;
-    case RX_REDUCE:
+    case RX_APPLY:
         memcpy(comm->scratch, rx->carried, rx->carry);
         iov[0] = (struct iovec){comm->scratch + rx->carry, rx->left};
         return 1;
@@ -370,12 +373,12 @@ static void payload_took(inspan_comm_t *comm, uint32_t peer, uint32_t bytes)
     atomic_fetch_add_explicit(&comm->bytes_received, rx->mode == RX_CONTROL ? 0 : bytes,
                               memory_order_relaxed);
     if (rx->mode == RX_PLACE) rx->at += bytes;
-    if (rx->mode == RX_REDUCE) {
+    if (rx->mode == RX_APPLY) {
         const comm_plan_t *plan = rx->run->plan;
-        const uint32_t have = rx->carry + bytes, whole = have / plan->element_size * plan->element_size;
-        reduce_apply((inspan_dtype_t)plan->call.dtype, (inspan_reduction_t)plan->call.reduction, rx->at,
-                     comm->scratch, whole / plan->element_size);
-        rx->at += whole;
+        const uint32_t have = rx->carry + bytes,
+                       whole = have - (rx->left > 0 ? have % plan_unit(plan, rx->op) : 0);
+        exec_apply(rx->run, rx->op, rx->at, comm->scratch, whole);
+        rx->at += plan_elements(plan, rx->op, whole) * plan->element_size;
         rx->carry = have - whole;
         memcpy(rx->carried, comm->scratch + whole, rx->carry);
     }

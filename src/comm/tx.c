@@ -4,6 +4,7 @@
  * besides the 128 KB that the kernel may hold unsent.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/internal.h"
@@ -116,10 +117,45 @@ static void queue_control(inspan_comm_t *comm, uint32_t peer)
     if (bytes == 0) return;
     const uint32_t at = tx->sent > 0 ? 1 : 0;
     memmove(&tx->units[at + 1], &tx->units[at], (tx->n - at) * sizeof tx->units[0]);
-    tx->units[at] = (tx_unit_t){.payload = tx->control, .bytes = bytes};
+    tx->units[at] = (tx_unit_t){.payload = tx->control, .bytes = bytes, .slot = TX_NO_SLOT};
     tx->n++;
     tx->bytes += bytes;
     tx->control_busy = true;
+}
+
+/* ---- Other types than the buffers' ----------------------------------------------------------- */
+
+inspan_status_t tx_open_encoded(inspan_comm_t *comm)
+{
+    for (uint32_t peer = 0; peer < comm->world; peer++) {
+        tx_t *tx = &comm->peers[peer].tx;
+        if (peer == comm->rank || tx->encoded != NULL) continue;
+        tx->encoded = malloc((size_t)TX_UNITS * DATA_PIECE_MAX);
+        if (tx->encoded == NULL) return INSPAN_NO_MEMORY;
+    }
+    return INSPAN_OK;
+}
+
+/* A piece of a SEND as it goes over the wire; there is a slot for each unit. */
+static void encode(tx_t *tx, tx_unit_t *unit, uint64_t moved)
+{
+    const comm_run_t *run = unit->run;
+    const inspan_wire_t wire = plan_wire(run->plan, unit->op);
+    const sched_buffer_t src = (sched_buffer_t)run->plan->schedule->ops[unit->op].src;
+    const uint64_t elements = plan_elements(run->plan, unit->op, unit->bytes);
+    const uint8_t *place = run_place(run, unit->op, src, moved);
+    unit->slot = (uint8_t)__builtin_ctz(~(uint32_t)tx->slots);
+    tx->slots = (uint8_t)(tx->slots | 1u << unit->slot);
+    uint8_t *encoded = tx->encoded + (size_t)unit->slot * DATA_PIECE_MAX;
+    codec_encode(wire, encoded, place, elements);
+    float *error = src == SCHED_IN ? run_error(run, unit->op, moved) : NULL;
+    if (error != NULL) codec_error(wire, error, place, encoded, elements);
+    unit->payload = encoded;
+}
+
+static void free_slot(tx_t *tx, const tx_unit_t *unit)
+{
+    if (unit->slot != TX_NO_SLOT) tx->slots = (uint8_t)(tx->slots & ~(1u << unit->slot));
 }
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
@@ -164,7 +200,7 @@ static bool queue_piece(inspan_comm_t *comm, uint32_t peer, comm_run_t *run)
         if (bit == COMM_NONE) continue;
         const uint32_t op = plan->sends[plan->sends_first[peer] + bit];
         const sched_op_t *what = &plan->schedule->ops[op];
-        const uint64_t left = run_bytes(run, op) - run->moved[op];
+        const uint64_t left = plan_bytes(run->plan, op) - run->moved[op];
         uint32_t bytes = left < DATA_PIECE_MAX ? (uint32_t)left : DATA_PIECE_MAX;
         uint8_t flag = 0;
         if (staged && !may_send(p, run, peer, left, &bytes, &flag)) {
@@ -173,14 +209,17 @@ static bool queue_piece(inspan_comm_t *comm, uint32_t peer, comm_run_t *run)
         }
         if (flag == DATA_WINDOW) p->calls[run->seq % COMM_RING].credit -= pages_cost(bytes);
         if (flag == DATA_EAGER) p->eager_out -= pages_cost(bytes);
-        const uint8_t *place = run_place(run, op, (sched_buffer_t)what->src);
         tx_unit_t *unit = &p->tx.units[p->tx.n++];
         *unit = (tx_unit_t){.header_bytes = DATA_HEADER_BYTES,
-                            .payload = place == NULL ? NULL : place + run->moved[op],
+                            .slot = TX_NO_SLOT,
                             .bytes = bytes,
                             .run = run,
                             .op = op,
                             .last = bytes == left};
+        if (plan_wire(plan, op) != INSPAN_WIRE_FP32)
+            encode(&p->tx, unit, run->moved[op]);
+        else
+            unit->payload = run_place(run, op, (sched_buffer_t)what->src, run->moved[op]);
         data_frame_t frame = {.type = DATA_PIECE,
                               .flags = flag,
                               .length = bytes,
@@ -223,6 +262,7 @@ static bool queue_part(inspan_comm_t *comm, uint32_t peer)
     *unit = (tx_unit_t){.header_bytes = DATA_HEADER_BYTES,
                         .payload = transfer->data == NULL ? NULL : transfer->data + transfer->moved,
                         .bytes = bytes,
+                        .slot = TX_NO_SLOT,
                         .transfer = transfer,
                         .last = bytes == left};
     data_frame_t frame = {.type = DATA_PART,
@@ -279,6 +319,7 @@ static void took(inspan_comm_t *comm, uint32_t peer, size_t bytes)
     tx_unit_t finished[TX_UNITS];
     while (done < tx->n && gone >= (size_t)tx->units[done].header_bytes + tx->units[done].bytes) {
         finished[done] = tx->units[done];
+        free_slot(tx, &finished[done]);
         gone -= (size_t)finished[done].header_bytes + finished[done].bytes;
         tx->bytes -= finished[done].bytes;
         done++;
@@ -358,9 +399,11 @@ void tx_rescue(inspan_comm_t *comm, uint32_t peer)
         }
         unit->run = NULL;
         unit->transfer = NULL;
+        unit->slot = TX_NO_SLOT;
         tx->units[kept++] = *unit;
     }
     tx->n = kept;
+    tx->slots = 0;
     if (p->gone) {
         tx->sent = 0;
         tx->control_busy = false;

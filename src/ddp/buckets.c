@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/codec.h"
+#include "comm/reduce.h"
 #include "platform/os/os_memory.h"
 
 #define TALLY_SUMS 4u
@@ -35,11 +37,13 @@ size_t ddp_buckets_bytes(const ddp_buckets_t *buckets, uint32_t bucket)
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static inspan_status_t check_arguments(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
-                                       uint32_t leases, inspan_error_t *err)
+                                       inspan_wire_t wire, uint32_t leases, inspan_error_t *err)
 {
     if (n == 0) return error_set(err, INSPAN_INVALID, "a model without parameters cannot be trained");
     if (dtype != INSPAN_FP32 && dtype != INSPAN_FP64)
         return error_set(err, INSPAN_INVALID, "gradients must be fp32 or fp64");
+    if ((unsigned)wire >= INSPAN_WIRES || (wire != INSPAN_WIRE_FP32 && dtype != INSPAN_FP32))
+        return error_set(err, INSPAN_INVALID, "only gradients in fp32 can go over the wire in another type");
     if (leases == 0 || leases > LEASES_MAX)
         return error_set(err, INSPAN_INVALID, "a step has %u leases; 1 to %u are possible", leases,
                          LEASES_MAX);
@@ -84,7 +88,12 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     buckets->reduced = calloc(n, sizeof buckets->reduced[0]);
     buckets->missing = calloc(n, sizeof buckets->missing[0]);
     buckets->seen = calloc(buckets->n_params, sizeof buckets->seen[0]);
-    for (uint32_t b = 0; b < n; b++) buckets->bytes += room(buckets, b);
+    for (uint32_t b = 0; b < n; b++) {
+        buckets->bytes += room(buckets, b);
+        buckets->wire_bytes += buckets->wire == INSPAN_WIRE_FP32
+                                   ? ddp_buckets_bytes(buckets, b)
+                                   : codec_bytes(buckets->wire, ddp_buckets_count(buckets, b));
+    }
     buckets->memory = os_memory_take(2 * buckets->bytes); /* padding must stay zero: it is reduced too */
     if (!buckets->local || !buckets->reduced || !buckets->missing || !buckets->seen || !buckets->memory)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %u gradient buckets of %.1f MB in all, twice",
@@ -98,19 +107,35 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     return INSPAN_OK;
 }
 
+/* As large as the local sums, of which it is a copy in shape. */
+static inspan_status_t take_errors(ddp_buckets_t *buckets, inspan_error_t *err)
+{
+    buckets->error = calloc(buckets->n, sizeof buckets->error[0]);
+    buckets->made_up = calloc(buckets->n, sizeof buckets->made_up[0]);
+    buckets->error_memory = os_memory_take(buckets->bytes);
+    if (!buckets->error || !buckets->made_up || !buckets->error_memory)
+        return error_set(err, INSPAN_NO_MEMORY, "no memory for %.1f MB of what rounding takes from gradients",
+                         (double)buckets->bytes / 1e6);
+    for (uint32_t b = 0; b < tally_of(buckets); b++)
+        buckets->error[b] = (float *)(void *)(buckets->error_memory + (buckets->local[b] - buckets->memory));
+    return INSPAN_OK;
+}
+
 inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
-                                 uint64_t bucket_bytes, uint32_t leases, ddp_buckets_t *buckets,
-                                 inspan_error_t *err)
+                                 inspan_wire_t wire, uint64_t bucket_bytes, uint32_t leases,
+                                 ddp_buckets_t *buckets, inspan_error_t *err)
 {
     memset(buckets, 0, sizeof *buckets);
-    inspan_status_t status = check_arguments(parameters, n, dtype, leases, err);
+    inspan_status_t status = check_arguments(parameters, n, dtype, wire, leases, err);
     if (status != INSPAN_OK) return status;
     buckets->dtype = dtype;
+    buckets->wire = wire;
     buckets->element_size = inspan_dtype_size(dtype);
     buckets->n_params = n;
     buckets->leases = leases;
     status = lay_out(buckets, parameters, bucket_bytes, err);
     if (status == INSPAN_OK) status = take_memory(buckets, err);
+    if (status == INSPAN_OK && wire == INSPAN_WIRE_INT8) status = take_errors(buckets, err);
     if (status != INSPAN_OK) ddp_buckets_close(buckets);
     return status;
 }
@@ -119,6 +144,9 @@ void ddp_buckets_close(ddp_buckets_t *buckets)
 {
     layout_free(&buckets->layout);
     free(buckets->memory);
+    free(buckets->error_memory);
+    free(buckets->error);
+    free(buckets->made_up);
     free(buckets->local);
     free(buckets->reduced);
     free(buckets->missing);
@@ -146,6 +174,15 @@ void *ddp_buckets_reduced(const ddp_buckets_t *buckets, uint32_t parameter)
 void ddp_buckets_clear(ddp_buckets_t *buckets)
 {
     memset(buckets->memory, 0, buckets->bytes);
+    if (buckets->made_up != NULL) memset(buckets->made_up, 0, buckets->n * sizeof buckets->made_up[0]);
+}
+
+void ddp_buckets_make_up(ddp_buckets_t *buckets, uint32_t bucket)
+{
+    if (buckets->error == NULL || buckets->error[bucket] == NULL || buckets->made_up[bucket]) return;
+    reduce_apply(INSPAN_FP32, INSPAN_SUM, buckets->local[bucket], buckets->error[bucket],
+                 buckets->layout.buckets[bucket].tail);
+    buckets->made_up[bucket] = true;
 }
 
 static double *tally_local(ddp_buckets_t *buckets)

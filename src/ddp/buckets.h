@@ -11,6 +11,10 @@
  *   L .. 2L-1          1 where computed, as in the other buckets
  *   2L .. 2L+3         sums: loss; of the held-out samples loss, number, right answers
  *
+ * Where gradients are rounded for the wire so much that it must be made up for (int8), each bucket has a
+ * third array: what rounding took from this member's sums. It goes into the sums of the next step, once, when
+ * they are reduced.
+ *
  * No socket, no thread: exchange.h moves these buckets. One thread at a time; a bucket that is being reduced
  * is only read (local) or only written (reduced) by the communicator.
  */
@@ -33,6 +37,7 @@ typedef struct ddp_tally {
 
 typedef struct ddp_buckets {
     inspan_dtype_t dtype;
+    inspan_wire_t wire; /* of the gradients; the elements of leases, and the tally, go as they are */
     size_t element_size;
     uint32_t n_params, leases;
     uint32_t n;      /* buckets, the tally included */
@@ -40,17 +45,21 @@ typedef struct ddp_buckets {
     uint64_t hash;   /* of the layout, number of leases and dtype included */
     uint8_t *memory;
     size_t bytes;      /* of all local (or all reduced) buckets */
+    size_t wire_bytes; /* of them when they are sent once */
     uint8_t **local;   /* (n) */
     uint8_t **reduced; /* (n) */
+    float **error;     /* (n) or NULL: nothing is made up for; the tally's is NULL */
+    bool *made_up;     /* (n) errors are in the local sums of this step */
+    uint8_t *error_memory;
     uint32_t *missing; /* (n) parameters whose gradient is not complete yet in this round */
     bool *seen;        /* (n_params) complete in this round */
 } ddp_buckets_t;
 
 /* LIMIT: more than BUCKETS_MAX buckets (the text says what to do). INVALID, NO_MEMORY. bucket_bytes 0:
- * chosen. */
+ * chosen. wire: FP32 for gradients in fp64. */
 inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
-                                 uint64_t bucket_bytes, uint32_t leases, ddp_buckets_t *buckets,
-                                 inspan_error_t *err);
+                                 inspan_wire_t wire, uint64_t bucket_bytes, uint32_t leases,
+                                 ddp_buckets_t *buckets, inspan_error_t *err);
 void ddp_buckets_close(ddp_buckets_t *buckets); /* also what is all zero */
 
 void *ddp_buckets_local(ddp_buckets_t *buckets, uint32_t parameter);         /* (count) */
@@ -79,6 +88,10 @@ uint32_t ddp_buckets_incomplete(const ddp_buckets_t *buckets);
  * names step, bucket, lease, expected and found. */
 inspan_status_t ddp_buckets_check(const ddp_buckets_t *buckets, uint32_t bucket, uint64_t step,
                                   const uint64_t expected[LEASES_MAX / 64], inspan_error_t *err);
+
+/* Before the bucket is reduced: what is to be made up for goes into the local sums, unless it is there
+ * already. */
+void ddp_buckets_make_up(ddp_buckets_t *buckets, uint32_t bucket);
 
 /* From the reduced tally: its sums; who computed the lease (-1: it was dropped). */
 void ddp_buckets_tally(const ddp_buckets_t *buckets, ddp_tally_t *sums);

@@ -149,12 +149,18 @@ static inspan_status_t started(exchange_t *exchange, slot_t *slot, inspan_status
 inspan_status_t exchange_reduce(exchange_t *exchange, uint32_t bucket)
 {
     inspan_op_t *op = NULL;
-    const ddp_buckets_t *buckets = exchange->buckets;
+    ddp_buckets_t *buckets = exchange->buckets;
     slot_t *slot = take_slot(exchange, EXCHANGE_REDUCE, bucket);
     if (slot == NULL) return INSPAN_LIMIT;
-    const inspan_status_t status = inspan_allreduce(
-        exchange->comm, buckets->local[bucket], buckets->reduced[bucket], ddp_buckets_count(buckets, bucket),
-        ddp_buckets_dtype(buckets, bucket), INSPAN_SUM, &op);
+    ddp_buckets_make_up(buckets, bucket);
+    void *local = buckets->local[bucket], *reduced = buckets->reduced[bucket];
+    const uint64_t count = ddp_buckets_count(buckets, bucket);
+    const inspan_dtype_t dtype = ddp_buckets_dtype(buckets, bucket);
+    const inspan_status_t status =
+        dtype != INSPAN_FP32 ? inspan_allreduce(exchange->comm, local, reduced, count, dtype, INSPAN_SUM, &op)
+                             : inspan_allreduce_wire(exchange->comm, local, reduced,
+                                                     buckets->error != NULL ? buckets->error[bucket] : NULL,
+                                                     count, buckets->leases, buckets->wire, &op);
     return started(exchange, slot, status, op);
 }
 

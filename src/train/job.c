@@ -74,7 +74,8 @@ static const job_field_t fields[] = {
 
     {"sync.mode", JOB_CHOICE, AT(sync.mode), "exact", "exact|eager|local|auto", 0, 0,
      "how ranks agree on weights"},
-    {"sync.wire", JOB_CHOICE, AT(sync.wire), "fp32", "fp32|bf16|fp16|int8", 0, 0, "gradients on the wire"},
+    {"sync.wire", JOB_CHOICE, AT(sync.wire), "fp32", "fp32|bf16|fp16|int8", 0, 0,
+     "gradients on the wire: as they are, or rounded; int8 makes up for it later"},
     {"sync.backend", JOB_CHOICE, AT(sync.backend), "auto", "auto|native|gloo|nccl|mpi", 0, 0,
      "who carries collectives"},
     {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15,
@@ -354,7 +355,6 @@ static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
 {
     static const later_t later[] = {
         {AT(sync.mode), "exact", "sync.mode"},
-        {AT(sync.wire), "fp32", "sync.wire"},
         {AT(sync.backend), "auto|native", "sync.backend"},
         {AT(sync.exactness), "exact", "sync.exactness"},
     };
@@ -395,6 +395,18 @@ static inspan_status_t check_model(const job_config_t *job, inspan_error_t *err)
     return INSPAN_OK;
 }
 
+static nn_dtype_t dtype_of(const job_config_t *job)
+{
+    return strcmp(job->train.dtype, "fp64") == 0 ? NN_FP64 : NN_FP32;
+}
+
+inspan_wire_t job_wire(const job_config_t *job)
+{
+    int wire = INSPAN_WIRES - 1; /* it is one of them */
+    while (wire > 0 && strcmp(inspan_wire_name((inspan_wire_t)wire), job->sync.wire) != 0) wire--;
+    return (inspan_wire_t)wire;
+}
+
 inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err)
 {
     if (job->data.path[0] == '\0')
@@ -408,6 +420,9 @@ inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err)
     if (job->train.min_lr > job->train.lr)
         return error_set(err, INSPAN_INVALID, "train.min_lr %g is more than train.lr %g", job->train.min_lr,
                          job->train.lr);
+    if (job_wire(job) != INSPAN_WIRE_FP32 && dtype_of(job) != NN_FP32)
+        return error_set(err, INSPAN_INVALID, "sync.wire %s needs train.dtype fp32, found %s", job->sync.wire,
+                         job->train.dtype);
     uint64_t bucket = 0;
     return job_bucket_bytes(job, &bucket, err);
 }
@@ -423,11 +438,6 @@ inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspa
 }
 
 /* ---- Configs of the parts -------------------------------------------------------------------- */
-
-static nn_dtype_t dtype_of(const job_config_t *job)
-{
-    return strcmp(job->train.dtype, "fp64") == 0 ? NN_FP64 : NN_FP32;
-}
 
 void job_model_config(const job_config_t *job, nn_model_config_t *model)
 {

@@ -5,6 +5,8 @@
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 
+#include <inspan/comm.h>
+
 #include "base/units.h"
 #include "nn/nn.h"
 
@@ -89,6 +91,8 @@ void job_optimizer_config(const job_config_t *job, nn_optimizer_config_t *optimi
 
 /* sync.bucket in bytes, 0 for auto. INVALID. */
 inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspan_error_t *err);
+
+inspan_wire_t job_wire(const job_config_t *job); /* sync.wire */
 
 /* Samples of one forward and backward: the job's, or for auto what keeps matrix products efficient; never
  * more than the largest share of a step that a rank can get, at least 1. */

@@ -170,7 +170,6 @@ static void faults_of_several_fields(void **state)
         {"sync.bucket", "tiny", INSPAN_INVALID, "sync.bucket"},
         {"sync.bucket", "1", INSPAN_INVALID, "sync.bucket"},
         {"sync.mode", "eager", INSPAN_UNSUPPORTED, "eager is not in this version"},
-        {"sync.wire", "bf16", INSPAN_UNSUPPORTED, "bf16"},
         {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native"},
         {"sync.exactness", "relaxed", INSPAN_UNSUPPORTED, "relaxed"},
         {"nodes.labels", "fast", INSPAN_UNSUPPORTED, "nodes.labels"},
@@ -188,6 +187,14 @@ static void faults_of_several_fields(void **state)
         assert_int_equal(job_validate(&job, &err), faults[i].status);
         if (strstr(err.text, faults[i].text) == NULL) fail_msg("'%s' lacks '%s'", err.text, faults[i].text);
     }
+    job_config_t wire = good;
+    assert_int_equal(job_wire(&wire), INSPAN_WIRE_FP32);
+    job_set(&wire, "sync.wire", "int8", &err);
+    assert_int_equal(job_validate(&wire, &err), INSPAN_OK);
+    assert_int_equal(job_wire(&wire), INSPAN_WIRE_INT8);
+    job_set(&wire, "train.dtype", "fp64", &err);
+    assert_int_equal(job_validate(&wire, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "sync.wire int8 needs train.dtype fp32, found fp64"));
     job_config_t conv = good;
     job_set(&conv, "model.kind", "conv", &err);
     job_set(&conv, "data.kind", "csv", &err);

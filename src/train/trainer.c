@@ -166,6 +166,7 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
                                         .context = trainer,
                                         .drop = strcmp(trainer->job.on_loss, "drop") == 0};
     options.dtype = trainer->model_config.dtype == NN_FP64 ? INSPAN_FP64 : INSPAN_FP32;
+    options.wire = job_wire(&trainer->job);
     options.n_state = nn_optimizer_state(trainer->optimizer, &moments);
     inspan_status_t status = job_bucket_bytes(&trainer->job, &options.bucket_bytes, err);
     if (status == INSPAN_OK) status = describe_parameters(trainer, err);

@@ -214,8 +214,8 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
 {
     const inspan_elastic_options_t *options = &e->options;
     const uint32_t leases = choose_leases(options);
-    inspan_status_t status =
-        ddp_buckets_open(e->parameters, n, options->dtype, options->bucket_bytes, leases, &e->buckets, err);
+    inspan_status_t status = ddp_buckets_open(e->parameters, n, options->dtype, options->wire,
+                                              options->bucket_bytes, leases, &e->buckets, err);
     if (status == INSPAN_OK) status = driver_chunks_open(e, err);
     if (status != INSPAN_OK) return status;
     e->largest_lease = (options->batch + leases - 1) / leases;
@@ -231,7 +231,7 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
 inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan_error_t *err)
 {
     const inspan_elastic_options_t *options = &e->options;
-    const uint64_t settings[] = {e->buckets.hash, options->batch, options->steps};
+    const uint64_t settings[] = {e->buckets.hash, options->batch, options->steps, (uint64_t)options->wire};
     const elastic_policy_t none = {0}, by_pace = driver_policy();
     const elastic_config_t config = {.number = number,
                                      .newcomer = options->newcomer,

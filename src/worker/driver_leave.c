@@ -149,12 +149,13 @@ void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
     measured_t measured = {.reduce_s = ns_to_s(driver_pace_reduce_ns(e)),
                            .step_s = ns_to_s(driver_pace_whole_step(e)),
                            .n = n,
-                           .bytes = e->buckets.bytes};
+                           .bytes = e->buckets.wire_bytes};
     if (known) gather_links(e, nodes, &measured);
     pthread_mutex_unlock(&e->lock);
     if (!known) return;
-    const plan_job_t job = {.gradient_bytes = e->buckets.bytes,
-                            .bucket_bytes = e->buckets.bytes / (e->buckets.n > 1 ? e->buckets.n - 1 : 1) + 1,
+    const plan_job_t job = {.gradient_bytes = e->buckets.wire_bytes,
+                            .bucket_bytes =
+                                e->buckets.wire_bytes / (e->buckets.n > 1 ? e->buckets.n - 1 : 1) + 1,
                             .batch = e->options.batch,
                             .leases = e->buckets.leases};
     plan_scaled_t scaled = {{price, &measured}, scale_of(&measured, &job, nodes)};

@@ -154,7 +154,7 @@ static data_frame_t right_piece(const world_t *world, uint32_t from, uint32_t to
         if ((what->kind != SCHED_RECV && what->kind != SCHED_RECV_REDUCE) || what->peer != from) continue;
         return (data_frame_t){.type = DATA_PIECE,
                               .flags = DATA_EAGER,
-                              .length = (uint32_t)run_bytes(run, op),
+                              .length = (uint32_t)plan_bytes(run->plan, op),
                               .seq = 1,
                               .chunk = what->chunk,
                               .tag = what->tag};

@@ -29,7 +29,7 @@ static uint64_t pieces_of(uint64_t count, uint64_t at_most)
 }
 
 /* Append the pieces of [first, first + n): as few as may be, all about as long. */
-static void cut(builder_t *builder, uint64_t first, uint64_t n, uint32_t owner)
+static void cut(builder_t *builder, uint64_t first, uint64_t n, uint32_t owner, bool exact)
 {
     const uint64_t at_most = chunk_elements(builder->request), pieces = pieces_of(n, at_most);
     if (builder->status != INSPAN_OK || pieces == 0) return;
@@ -41,7 +41,7 @@ static void cut(builder_t *builder, uint64_t first, uint64_t n, uint32_t owner)
     for (uint64_t at = 0; at < n; at += each) {
         const uint64_t left = n - at;
         schedule->chunks[schedule->n_chunks++] =
-            (sched_chunk_t){first + at, left < each ? left : each, owner};
+            (sched_chunk_t){first + at, left < each ? left : each, owner, exact};
     }
 }
 
@@ -60,16 +60,25 @@ void builder_chunks_plain(builder_t *builder, uint32_t owner)
 {
     const uint64_t count = builder->request->count;
     reserve_chunks(builder, pieces_of(count, chunk_elements(builder->request)));
-    cut(builder, 0, count, owner);
+    cut(builder, 0, count, owner, false);
+}
+
+/* Who has the end of the last shard: an exact tail is his, too. */
+static uint32_t last_owner(const sched_request_t *request, const double *weights)
+{
+    uint32_t owner = request->world - 1;
+    while (weights != NULL && weights[owner] <= 0) owner--; /* one is greater */
+    return owner;
 }
 
 void builder_chunks_sharded(builder_t *builder, const double *weights)
 {
     const sched_request_t *request = builder->request;
-    const uint64_t at_most = chunk_elements(request);
-    uint64_t pieces = 0, first = 0, n = 0;
+    const uint64_t at_most = chunk_elements(request), tail = request->exact_tail,
+                   count = request->count - tail;
+    uint64_t pieces = pieces_of(tail, at_most), first = 0, n = 0;
     for (uint32_t owner = 0; owner < request->world; owner++) {
-        sched_shard(request->count, request->world, weights, owner, &first, &n);
+        sched_shard(count, request->world, weights, owner, &first, &n);
         pieces += pieces_of(n, at_most);
     }
     reserve_chunks(builder, pieces);
@@ -77,9 +86,10 @@ void builder_chunks_sharded(builder_t *builder, const double *weights)
     if (builder->shard_first == NULL) builder->status = INSPAN_NO_MEMORY;
     if (builder->status != INSPAN_OK) return;
     for (uint32_t owner = 0; owner < request->world; owner++) {
-        sched_shard(request->count, request->world, weights, owner, &first, &n);
+        sched_shard(count, request->world, weights, owner, &first, &n);
         builder->shard_first[owner] = builder->schedule->n_chunks;
-        cut(builder, first, n, owner);
+        cut(builder, first, n, owner, false);
+        if (owner == last_owner(request, weights)) cut(builder, count, tail, owner, true);
     }
     builder->shard_first[request->world] = builder->schedule->n_chunks;
 }
@@ -222,6 +232,7 @@ static bool valid(const sched_request_t *request)
     if (request->collective == SCHED_BROADCAST && request->root >= request->world) return false;
     if (request->collective == SCHED_BARRIER) return true;
     if (request->element_size == 0 || request->chunk_bytes == 0) return false;
+    if (request->exact_tail > request->count) return false;
     double total = request->weights == NULL ? 1 : 0;
     for (uint32_t i = 0; request->weights != NULL && i < request->world; i++) {
         if (!isfinite(request->weights[i]) || request->weights[i] < 0) return false;

@@ -104,7 +104,7 @@ static inspan_status_t check_header(const checker_t *checker, uint32_t rank)
                 a->root < a->world;
     for (uint32_t c = 0; same && c < a->n_chunks; c++)
         same = a->chunks[c].first == b->chunks[c].first && a->chunks[c].count == b->chunks[c].count &&
-               a->chunks[c].owner == b->chunks[c].owner;
+               a->chunks[c].owner == b->chunks[c].owner && a->chunks[c].exact == b->chunks[c].exact;
     if (same && (unsigned)a->collective <= SCHED_BARRIER) return INSPAN_OK;
     return error_set(
         checker->err, INSPAN_INVALID,

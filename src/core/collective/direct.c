@@ -46,6 +46,7 @@ static void direct(builder_t *builder, bool results)
                 continue;
             }
             const uint32_t sum = builder_gather_sum(builder, c);
+            if (results && builder->status == INSPAN_OK) builder->schedule->ops[sum].result = true;
             for (uint32_t i = 1; results && i < world;
                  i++) /* the receiver contributed: it has the operation posted */
                 builder_send(builder, (rank + i) % world, c, 0, SCHED_OUT, 0, false, sum, SCHED_NONE);

@@ -30,7 +30,7 @@ void build_barrier(builder_t *builder)
         builder->status = INSPAN_NO_MEMORY;
         return;
     }
-    schedule->chunks[0] = (sched_chunk_t){0, 0, SCHED_NONE};
+    schedule->chunks[0] = (sched_chunk_t){.owner = SCHED_NONE};
     schedule->n_chunks = 1;
     uint32_t heard = SCHED_NONE, told = SCHED_NONE, round = 0;
     for (uint64_t step = 1; step < world; step *= 2, round++) {

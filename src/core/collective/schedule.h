@@ -58,13 +58,15 @@ typedef enum sched_buffer { SCHED_IN, SCHED_OUT, SCHED_TMP } sched_buffer_t;
 typedef struct sched_chunk {
     uint64_t first, count; /* elements */
     uint32_t owner;        /* rank whose shard it is; SCHED_NONE where all reduce it (one-shot, doubling) */
+    bool exact;            /* goes over the wire as it is, whatever the others do */
 } sched_chunk_t;
 
 typedef struct sched_op {
-    uint8_t kind;        /* sched_kind_t */
-    uint8_t src, dst;    /* sched_buffer_t, where the kind has one */
-    bool staged;         /* the receiver may be unable to place it at once: sent only with its credit */
-    uint32_t peer;       /* SEND, RECV, RECV_REDUCE */
+    uint8_t kind;     /* sched_kind_t */
+    uint8_t src, dst; /* sched_buffer_t, where the kind has one */
+    bool staged;      /* the receiver may be unable to place it at once: sent only with its credit */
+    bool result;   /* makes a sum that others are sent: rounded as they will have it, where that is shorter */
+    uint32_t peer; /* SEND, RECV, RECV_REDUCE */
     uint32_t chunk;      /* index in chunks */
     uint32_t tag;        /* tells transfers of one chunk between the same two ranks apart */
     uint32_t after[2];   /* indices of earlier operations of this rank, or SCHED_NONE */
@@ -88,8 +90,9 @@ typedef struct sched_request {
     sched_algorithm_t algorithm; /* not every pair exists: sched_supports */
     uint32_t world, rank, root;  /* world >= 1, root for broadcast */
     uint64_t count;              /* elements, 0 allowed */
-    uint32_t element_size;       /* bytes */
-    uint64_t chunk_bytes;        /* at most this much in one chunk, > 0 */
+    uint64_t exact_tail; /* of them, at the end: chunks of their own that are exact. Direct all-reduce only */
+    uint32_t element_size; /* bytes */
+    uint64_t chunk_bytes;  /* at most this much in one chunk, > 0 */
     const double
         *weights; /* (world) share of the shards per rank, finite, >= 0, not all 0; NULL: equal. Only
                      the direct all-reduce, reduce-scatter and all-gather have other than equal ones */

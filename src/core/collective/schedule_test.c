@@ -199,6 +199,13 @@ static void try(const sched_request_t *asked, rng_t *rng)
         ranks[r].done = calloc(s->n_ops + 1, sizeof(bool));
         ranks[r].wire = calloc(s->n_ops + 1, sizeof(float *));
     }
+    for (uint32_t c = 0; c < ranks[0].schedule->n_chunks; c++) {
+        const sched_chunk_t *chunk = &ranks[0].schedule->chunks[c];
+        const uint64_t tail = request.world > 1 ? request.exact_tail : 0;
+        if (chunk->count == 0) continue; /* a barrier's */
+        assert_true(chunk->exact == (chunk->first >= request.count - tail));
+        assert_true(chunk->exact || chunk->first + chunk->count <= request.count - tail);
+    }
     play(ranks, request.world, rng);
     for (uint64_t i = 0; i < ranks[0].schedule->count; i++) {
         const float want = expected(&request, ranks, i);
@@ -240,11 +247,14 @@ static void every_schedule_computes_the_promised_sum(void **state)
                     random_weights(weights, world, &rng);
                     uint64_t bytes = chunk_bytes[rng_below(&rng, 5)];
                     if (counts[c] * world > 1000 && bytes < 256) bytes = 256; /* this executor is quadratic */
+                    const bool rounds = collective == SCHED_ALLREDUCE && algorithm == SCHED_DIRECT;
                     const sched_request_t request = {.collective = collective,
                                                      .algorithm = algorithm,
                                                      .world = world,
                                                      .root = (uint32_t)rng_below(&rng, world),
                                                      .count = counts[c],
+                                                     .exact_tail =
+                                                         rounds ? rng_below(&rng, counts[c] + 1) : 0,
                                                      .element_size = 4,
                                                      .chunk_bytes = bytes,
                                                      .weights = rng_below(&rng, 2) ? weights : NULL};
@@ -317,8 +327,8 @@ static void bad_requests_are_refused(void **state)
                                   .count = 10,
                                   .element_size = 4,
                                   .chunk_bytes = 64};
-    sched_request_t bad[12];
-    for (int i = 0; i < 12; i++) bad[i] = good;
+    sched_request_t bad[13];
+    for (int i = 0; i < 13; i++) bad[i] = good;
     bad[0].world = 0;
     bad[1].rank = 2;
     bad[2].element_size = 0;
@@ -331,8 +341,9 @@ static void bad_requests_are_refused(void **state)
     bad[9].collective = (sched_collective_t)(SCHED_BARRIER + 1);
     bad[10].collective = SCHED_BROADCAST, bad[10].root = 2;
     bad[11].collective = SCHED_ALLGATHER, bad[11].algorithm = SCHED_ONE_SHOT;
+    bad[12].exact_tail = 11;
     schedule_t *schedule = NULL;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 13; i++) {
         assert_int_equal(sched_build(&bad[i], &schedule), INSPAN_INVALID);
         assert_null(schedule);
     }

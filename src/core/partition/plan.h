@@ -44,7 +44,7 @@ typedef struct plan_node {
 } plan_node_t;
 
 typedef struct plan_job {
-    uint64_t gradient_bytes, bucket_bytes; /* of all gradients; of one bucket, > 0 */
+    uint64_t gradient_bytes, bucket_bytes; /* as they are sent: of all gradients; of one bucket, > 0 */
     uint64_t batch;                        /* samples of a step, > 0 */
     uint32_t leases;                       /* of a step: 1 .. PLAN_LEASES_MAX, at most batch */
     uint64_t memory_bytes;                 /* that a worker needs; 0: nothing is known of it */

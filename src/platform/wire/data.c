@@ -137,6 +137,8 @@ void data_encode_call(const data_call_t *call, uint8_t bytes[DATA_CALL_BYTES])
     bytes[2] = call->dtype;
     bytes[3] = call->reduction;
     put_u32(bytes + 4, call->root);
+    bytes[8] = call->wire;
+    put_u32(bytes + 12, call->exact_tail);
     put_u64(bytes + 16, call->count);
     put_u64(bytes + 24, call->layout);
     put_u64(bytes + 32, call->window);
@@ -149,10 +151,13 @@ inspan_status_t data_decode_call(const uint8_t bytes[DATA_CALL_BYTES], data_call
                           .dtype = bytes[2],
                           .reduction = bytes[3],
                           .root = get_u32(bytes + 4),
+                          .wire = bytes[8],
+                          .exact_tail = get_u32(bytes + 12),
                           .count = get_u64(bytes + 16),
                           .layout = get_u64(bytes + 24),
                           .window = get_u64(bytes + 32)};
-    if (call->dtype >= INSPAN_DTYPES || call->reduction > INSPAN_MAX) return INSPAN_CORRUPT;
+    if (call->dtype >= INSPAN_DTYPES || call->reduction > INSPAN_MAX || call->wire >= INSPAN_WIRES)
+        return INSPAN_CORRUPT;
     return INSPAN_OK;
 }
 

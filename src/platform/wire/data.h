@@ -51,7 +51,7 @@
 
 #define DATA_MAGIC         0x44505349u /* "ISPD" */
 #define DATA_MAJOR         2           /* 2: COMMIT carries shares of the sums */
-#define DATA_MINOR         0
+#define DATA_MINOR         1           /* 1: wire types */
 #define DATA_HELLO_BYTES   96
 #define DATA_WELCOME_BYTES 96
 #define DATA_SIGNED_BYTES  64 /* of a WELCOME: what its MAC covers */
@@ -131,11 +131,13 @@ typedef struct data_frame {
  *        2    1 dtype               32    8 window: staged bytes that may be sent at once
  *        3    1 reduction
  *        4    4 root
- *        8    8 zero
+ *        8    1 wire type
+ *        9    3 zero
+ *       12    4 elements at the end that go as they are
  */
 typedef struct data_call {
-    uint8_t collective, algorithm, dtype, reduction;
-    uint32_t root;
+    uint8_t collective, algorithm, dtype, reduction, wire;
+    uint32_t root, exact_tail;
     uint64_t count, layout, window;
 } data_call_t;
 

@@ -1,0 +1,173 @@
+"""Less on the wire: fp32, bf16, fp16 and int8. Laboratory of four nodes of 0.45 cores.
+
+usage: wire.py [--quick] [--rounds N] [--json] [--strict]
+
+Speed: a GPT of 10.9 million parameters (43.6 MB of gradients), global batch 16, on links of 1 Gbit/s and 100 Mbit/s. PyTorch's
+DDP (Gloo) beside it, with its own bucket size, and with 5 MB, and with its bf16 hook. Exposed: the step's time beyond that of
+the same four nodes that compute as many samples each at the same time, without any communication.
+
+Loss: a small GPT on a text with much to learn, the same samples with every type; what is held out, as training goes on.
+
+--quick tries it with tiny models: its figures say nothing. --strict: exit code 1 where a bound is not met. Needs root.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from cluster import Cluster, Failed, laboratory
+from phases import middle
+from unequal import Bounds, commits, ddp, rate, speeds, submit, wait_for
+
+NODES, CORES, BATCH = 4, 0.45, 16
+TYPES = ("fp32", "bf16", "fp16", "int8")
+LINKS = ("1gbit", "100mbit")
+FULL = {"layers": 6, "heads": 6, "dim": 384, "context": 128}
+SMALL = {"layers": 2, "heads": 2, "dim": 64, "context": 32}
+LEARNING = {"layers": 3, "heads": 4, "dim": 128, "context": 64}
+PEERS = {"25 MB buckets": (25, "none"), "5 MB buckets": (5, "none"), "bf16 hook": (5, "bf16")}
+JOB = """
+name: %(name)s
+model: {kind: gpt, layers: %(layers)d, heads: %(heads)d, dim: %(dim)d, context: %(context)d}
+data: {kind: text, path: book.txt, validation: 0.1}
+train: {steps: %(steps)d, global_batch: %(batch)d, lr: 2e-3, warmup: 30, evaluate_every: %(every)d}
+sync: {wire: %(wire)s}
+nodes: {min: 4, max: 4}
+checkpoint: {dir: %(name)s}
+"""
+LETTERS = "abcdefghijklmnopqrstuvwxyz     "
+
+
+def note(text):
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def write_chain(folder, length=400000, seed=5):
+    """Text in which each letter depends on the two before it: there is much to learn, and none of it by heart."""
+    choose = random.Random(seed)
+    follows = {}
+    text = ["a", "b"]
+    while len(text) < length:
+        pair = (text[-2], text[-1])
+        if pair not in follows:
+            follows[pair] = choose.choices(LETTERS, k=3)
+        text.append(choose.choices(follows[pair], weights=(6, 3, 1))[0])
+    (Path(folder) / "book.txt").write_text("".join(text))
+
+
+def lab(link):
+    cluster = Cluster(NODES, "--cpu", ",".join([str(CORES)] * NODES), *(["--link", link] if link else []))
+    write_chain(cluster.folder)
+    return cluster
+
+
+def rounded(cluster, model, wire, steps, batch, every=0):
+    name = f"{wire}-{len(list(cluster.folder.glob('*.yaml')))}"
+    text = JOB % {**model, "name": name, "wire": wire, "steps": steps, "batch": batch, "every": every}
+    return cluster.job(text, name)
+
+
+def step_time(job, steps, skip=3):
+    def reached():
+        if job.has_ended():
+            raise Failed(f"job {job.name} has ended: {job.text(job.err)}")
+        return len(commits(job)) >= steps + skip
+
+    wait_for(reached, 600, f"{steps + skip} steps", 0.1)
+    seconds = 1 / rate(commits(job)[:steps + skip], 1, skip)
+    job.cancel()
+    return seconds
+
+
+def speed_round(cluster, model, steps, number):
+    each = BATCH // NODES
+    alone = speeds([submit(cluster, model, each, [i]) for i in range(NODES)], each, steps, 2)
+    row = {"compute_s": each / min(alone)}
+    for wire in TYPES:
+        row[wire] = step_time(rounded(cluster, model, wire, 1000000, BATCH), steps)
+        note(f"{wire}: step {row[wire]:.3f} s, compute {row['compute_s']:.3f} s")
+    port = 29700 + 20 * number
+    alone = [BATCH // NODES / ddp(cluster, model, [each], [i], steps, port) for i in range(1)]
+    row["torch_compute_s"] = alone[0]
+    for i, (peer, (megabytes, hook)) in enumerate(PEERS.items()):
+        row[peer] = BATCH / ddp(cluster, model, [each] * NODES, list(range(NODES)), steps, port + 1 + i, megabytes, hook)
+        note(f"PyTorch, {peer}: step {row[peer]:.3f} s, compute {row['torch_compute_s']:.3f} s")
+    return row
+
+
+def speed(link, model, options, bounds):
+    steps = 3 if options.quick else 8
+    with lab(link) as cluster:
+        rounds = [speed_round(cluster, model, steps, i) for i in range(options.rounds)]
+    result = {key: middle([row[key] for row in rounds]) for key in rounds[0]}
+    exposed = {wire: middle([row[wire] - row["compute_s"] for row in rounds]) for wire in TYPES}
+    peers = {peer: middle([row[peer] - row["torch_compute_s"] for row in rounds]) for peer in PEERS}
+    print(f"{link}, medians of {len(rounds)} rounds: a step, and what of it is exposed communication")
+    print(f"  compute of {BATCH // NODES} samples      {result['compute_s']:7.3f} s")
+    for wire in TYPES:
+        print(f"  {wire:<24} {result[wire]:7.3f} s {exposed[wire]:7.3f} s")
+    print(f"  PyTorch, one rank's compute {result['torch_compute_s']:4.3f} s")
+    for peer in PEERS:
+        print(f"  PyTorch, {peer:<15} {result[peer]:7.3f} s {peers[peer]:7.3f} s")
+    if link == "1gbit":
+        best = min(peers["25 MB buckets"], peers["5 MB buckets"])
+        bounds.most("1 Gbit/s: fp32 exposes, of PyTorch's best in fp32", exposed["fp32"] / best, 0.6)
+    else:
+        for wire, bound in (("fp32", 5.05), ("bf16", 2.3), ("int8", 1.0)):
+            bounds.most(f"100 Mbit/s: {wire} exposes, s", exposed[wire], bound)
+    return {"rounds": rounds, "exposed_s": exposed, "torch_exposed_s": peers}
+
+
+def loss(model, options, bounds):
+    steps, every = (40, 20) if options.quick else (600, 50)
+    curves = {}
+    with lab(None) as cluster:
+        for wire in TYPES:
+            job = rounded(cluster, model, wire, steps, 32, every)
+            seen = {}
+            while not job.has_ended():
+                for rank in (job.info() or {"ranks": []})["ranks"]:
+                    progress = rank.get("progress") or {}
+                    if progress.get("validation_loss"):
+                        seen.setdefault(progress["validation_loss"], progress["step"])
+                time.sleep(0.1)
+            summary = job.finish(60)
+            curves[wire] = {**summary, "curve": [(step, value) for value, step in seen.items()]}
+            note(f"{wire}: held out {summary['validation_last']}")
+    print(f"held-out loss after {steps} steps of 32 samples, from {curves['fp32']['validation_first']:.3f}")
+    for wire in TYPES:
+        ratio = curves[wire]["validation_last"] / curves["fp32"]["validation_last"]
+        print(f"  {wire:<6} {curves[wire]['validation_last']:.4f}   {ratio:.4f} of fp32's")
+        if wire != "fp32":
+            bounds.most(f"{wire}: held-out loss against fp32's", ratio, 1.01)
+    return curves
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, help="of each link (3)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--strict", action="store_true")
+    options = parser.parse_args()
+    missing = laboratory()
+    if missing is not None:
+        sys.exit(f"wire: needs a laboratory: {missing}")
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    bounds, results = Bounds(), {}
+    try:
+        for link in LINKS:
+            results[link] = speed(link, SMALL if options.quick else FULL, options, bounds)
+        results["loss"] = loss(SMALL if options.quick else LEARNING, options, bounds)
+    except Failed as failure:
+        sys.exit(f"wire: {failure}")
+    bounds.show()
+    print(json.dumps({"bench": "wire", "quick": options.quick, **(results if options.json else {}), "bounds": bounds.rows}))
+    sys.exit(1 if options.strict and not all(row["met"] for row in bounds.rows) else 0)
+
+
+if __name__ == "__main__":
+    main()
