@@ -194,8 +194,8 @@ static void fill(float *in, uint64_t count, uint32_t rank)
 static inspan_status_t check_sum(const float *out, uint64_t count, uint32_t world, inspan_wire_t wire,
                                  inspan_error_t *err)
 {
-    const float most_off =
-        wire == INSPAN_WIRE_FP32 ? 0 : 0.01f * (float)(world * 12 + world * (world - 1) / 2);
+    const float greatest = (float)(world * 12) + 0.5f * (float)(world * (world - 1)),
+                most_off = wire == INSPAN_WIRE_FP32 ? 0 : 0.01f * greatest;
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t whole = world * (i % 13) + (uint64_t)world * (world - 1) / 2;
         const float expected = (float)whole;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/codec.h"
+#include "comm/comm.h"
 #include "platform/host/inventory.h"
 #include "platform/host/lab.h"
 
@@ -62,7 +62,7 @@ static uint64_t bucket_bytes_of(uint64_t asked, uint64_t gradient_bytes)
 static uint64_t sent_bytes(const job_config_t *job, uint64_t bytes)
 {
     const inspan_wire_t wire = job_wire(job);
-    return wire == INSPAN_WIRE_FP32 ? bytes : codec_bytes(wire, bytes / sizeof(float));
+    return wire == INSPAN_WIRE_FP32 ? bytes : comm_wire_bytes(wire, bytes / sizeof(float));
 }
 
 inspan_status_t plan_input_job(plan_input_t *input, inspan_error_t *err)

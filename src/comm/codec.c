@@ -97,7 +97,7 @@ static void int8_take(bool add, void *dst, const void *src, size_t n)
     const uint8_t *s = src;
     for (size_t left = n; left > 0;) {
         const size_t m = left < CODEC_INT8_ELEMENTS ? left : CODEC_INT8_ELEMENTS;
-        const int k = (int8_t)s[0];
+        const int k = codec_exponent_in(s[0]);
         const float scale = k < CODEC_LEAST ? NAN : codec_power(k);
         for (size_t i = 0; i < m; i++) {
             const float value = (float)(int8_t)s[1 + i] * scale;

@@ -26,8 +26,9 @@ typedef uint32_t codec_u32_t __attribute__((aligned(1), may_alias));
 
 #define CODEC_INT8_ELEMENTS 255u
 #define CODEC_NOT_FINITE    (-128) /* as exponent */
-#define CODEC_LEAST         (-120) /* exponent: 2^120 times any element is finite, where it is the least that fits \
-                                    */
+#define CODEC_LEAST                                                                                          \
+    (-120) /* exponent: 2^120 times any element is finite, where it is the least that fits                   \
+            */
 
 /* The least k with magnitude <= 127 x 2^k; magnitude: the bits of the greatest of a unit, without sign. */
 static inline int codec_exponent(uint32_t magnitude)
@@ -36,6 +37,11 @@ static inline int codec_exponent(uint32_t magnitude)
     /* 127 x 2^k has the fraction 0.984375 and the exponent k + 6. */
     const int exponent = (int)(magnitude >> 23) - 127 - 6 + ((magnitude & 0x7fffffu) > 0x7e0000u);
     return exponent < CODEC_LEAST ? CODEC_LEAST : exponent;
+}
+
+static inline int codec_exponent_in(uint8_t byte)
+{
+    return byte < 128 ? byte : byte - 256;
 }
 
 static inline float codec_power(int k) /* 2^k, normal */

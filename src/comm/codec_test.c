@@ -155,17 +155,19 @@ static void same_bits_by_all_kernels(void **state)
     (void)state;
     rng_t rng;
     rng_seed(&rng, 5, 0);
-    static uint32_t in[LONGEST], outs[2][LONGEST];
+    static float in[LONGEST];
+    static uint32_t outs[2][LONGEST];
     static uint8_t bytes[2][4 * LONGEST + 3];
     for (int round = 0; round < ROUNDS; round++)
         for (size_t t = 0; t < TYPES; t++) {
             const size_t n = some_length(&rng), shift = rng_below(&rng, 4);
             const uint64_t any = rng_below(&rng, 3);
-            fill((float *)in, n, &rng);
+            fill(in, n, &rng);
             for (size_t i = 0; i < n; i++) /* any bits that are no NaN: their payload is not fixed */
                 if (any > 0 && rng_below(&rng, any == 1 ? 300 : 1 + i) == 0) {
-                    in[i] = (uint32_t)rng_next(&rng);
-                    if ((in[i] & 0x7fffffff) > 0x7f800000) in[i] &= 0xff800000;
+                    uint32_t bits = (uint32_t)rng_next(&rng);
+                    if ((bits & 0x7fffffff) > 0x7f800000) bits &= 0xff800000;
+                    memcpy(&in[i], &bits, sizeof bits);
                 }
             for (int k = 0; k < 2; k++) {
                 codec_encode_isa(k ? CPU_AVX2 : CPU_SCALAR, types[t], bytes[k] + shift, in, n);

@@ -95,7 +95,7 @@ AVX2 static void int8_decode(void *dst, const void *src, size_t n)
     codec_f32_t *d = dst;
     const uint8_t *s = src;
     for (; n >= CODEC_INT8_ELEMENTS; n -= CODEC_INT8_ELEMENTS) {
-        const int k = (int8_t)s[0];
+        const int k = codec_exponent_in(s[0]);
         const __m256 scale = _mm256_set1_ps(k < CODEC_LEAST ? NAN : codec_power(k));
         for (size_t i = 0; CODEC_INT8_ELEMENTS - i >= 8; i += 8)
             _mm256_storeu_ps((float *)(d + i), decode_eight(s + 1 + i, scale));
@@ -112,7 +112,7 @@ AVX2 static void int8_add(void *dst, const void *src, size_t n)
     codec_f32_t *d = dst;
     const uint8_t *s = src;
     for (; n >= CODEC_INT8_ELEMENTS; n -= CODEC_INT8_ELEMENTS) {
-        const int k = (int8_t)s[0];
+        const int k = codec_exponent_in(s[0]);
         const float power = k < CODEC_LEAST ? NAN : codec_power(k);
         const __m256 scale = _mm256_set1_ps(power);
         size_t i = 0;

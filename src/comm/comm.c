@@ -23,6 +23,11 @@ const char *inspan_wire_name(inspan_wire_t wire)
     return (unsigned)wire < INSPAN_WIRES ? names[wire] : "unknown";
 }
 
+uint64_t comm_wire_bytes(inspan_wire_t wire, uint64_t elements)
+{
+    return codec_bytes(wire, elements);
+}
+
 void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint64_t seq, char *text,
                         size_t size)
 {

@@ -92,6 +92,9 @@ void comm_set_message_handler(inspan_comm_t *comm, comm_message_fn fn, void *con
  * status. */
 inspan_status_t comm_message(inspan_comm_t *comm, uint32_t to, const void *data, size_t bytes);
 
+/* Bytes that so many fp32 numbers are on the wire. */
+uint64_t comm_wire_bytes(inspan_wire_t wire, uint64_t elements);
+
 /* ---- The tuner by parts (inspan_comm_tune is the whole), for who has a channel of his own ----- */
 
 #define COMM_LINKS_MAX 64

@@ -6,8 +6,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "comm/codec.h"
-#include "comm/reduce.h"
+#include "comm/comm.h"
 #include "platform/os/os_memory.h"
 
 #define TALLY_SUMS 4u
@@ -90,9 +89,10 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     buckets->seen = calloc(buckets->n_params, sizeof buckets->seen[0]);
     for (uint32_t b = 0; b < n; b++) {
         buckets->bytes += room(buckets, b);
-        buckets->wire_bytes += buckets->wire == INSPAN_WIRE_FP32
-                                   ? ddp_buckets_bytes(buckets, b)
-                                   : codec_bytes(buckets->wire, ddp_buckets_count(buckets, b));
+        const uint64_t sent = buckets->wire == INSPAN_WIRE_FP32
+                                  ? ddp_buckets_bytes(buckets, b)
+                                  : comm_wire_bytes(buckets->wire, ddp_buckets_count(buckets, b));
+        buckets->wire_bytes += sent;
     }
     buckets->memory = os_memory_take(2 * buckets->bytes); /* padding must stay zero: it is reduced too */
     if (!buckets->local || !buckets->reduced || !buckets->missing || !buckets->seen || !buckets->memory)
@@ -180,8 +180,9 @@ void ddp_buckets_clear(ddp_buckets_t *buckets)
 void ddp_buckets_make_up(ddp_buckets_t *buckets, uint32_t bucket)
 {
     if (buckets->error == NULL || buckets->error[bucket] == NULL || buckets->made_up[bucket]) return;
-    reduce_apply(INSPAN_FP32, INSPAN_SUM, buckets->local[bucket], buckets->error[bucket],
-                 buckets->layout.buckets[bucket].tail);
+    float *local = (float *)(void *)buckets->local[bucket];
+    const float *error = buckets->error[bucket];
+    for (uint64_t i = 0; i < buckets->layout.buckets[bucket].tail; i++) local[i] += error[i];
     buckets->made_up[bucket] = true;
 }
 
