@@ -293,6 +293,12 @@ def disturb(size, options, bounds):
         script = {size.cut: lambda: set_quota(cluster, 0, cut), size.back: lambda: set_quota(cluster, 0, QUOTAS[0])}
         summary, done, seen = follow(job, batch, script, 3600)
         ledger, times = job.ledger(), commits(job)[:size.end]
+        again = [speed(cluster, size.model, 8, [i], size.solo_steps, 2) for i in everyone]  # the machine wanders
+        set_quota(cluster, 0, cut)
+        slow = (slow + speed(cluster, size.model, 8, [0], size.solo_steps, 2)) / 2
+        set_quota(cluster, 0, QUOTAS[0])
+        note(f"solo again {[f'{s:.2f}' for s in again]}")
+        solo = [(a + b) / 2 for a, b in zip(solo, again)]
         exact = same_result(cluster, size)
     lengths = [b - a for a, b in zip(times, times[1:])]
     undisturbed = middle(lengths[3:size.cut - 1])
