@@ -210,16 +210,17 @@ void codec_pass(inspan_wire_t wire, bool add, void *dst, const void *src, void *
     }
 }
 
-void codec_round(inspan_wire_t wire, void *data, void *error, size_t n)
+void codec_round(inspan_wire_t wire, void *data, void *encoded, void *error, size_t n)
 {
     float block[BLOCK];
-    uint8_t encoded[BLOCK * sizeof(float)];
+    uint8_t *bytes = encoded;
     for (size_t at = 0; at < n; at += BLOCK) {
         const size_t m = n - at < BLOCK ? n - at : BLOCK;
         codec_f32_t *to = (codec_f32_t *)data + at;
-        codec_encode(wire, encoded, to, m);
-        codec_decode(wire, block, encoded, m);
+        codec_encode(wire, bytes, to, m);
+        codec_decode(wire, block, bytes, m);
         if (error != NULL) note_error(true, (codec_f32_t *)error + at, to, block, m);
         memcpy(to, block, m * sizeof *block);
+        bytes += codec_bytes(wire, m);
     }
 }

@@ -41,8 +41,9 @@ void codec_add(inspan_wire_t wire, void *dst, const void *src, size_t n);
 void codec_error(inspan_wire_t wire, void *error, const void *src, const void *encoded, size_t n);
 /* dst (n) = what others make of src (add: dst + that); error as above, or NULL. */
 void codec_pass(inspan_wire_t wire, bool add, void *dst, const void *src, void *error, size_t n);
-/* data (n) = what others make of it; error (or NULL) grows by what that takes away. */
-void codec_round(inspan_wire_t wire, void *data, void *error, size_t n);
+/* encoded = data (n) encoded; data = what others make of it; error (or NULL) grows by what that takes away.
+ */
+void codec_round(inspan_wire_t wire, void *data, void *encoded, void *error, size_t n);
 
 /* Kernels of at most `cap`, for tests: AVX-512 has none of its own. */
 void codec_encode_isa(cpu_isa_t cap, inspan_wire_t wire, void *dst, const void *src, size_t n);

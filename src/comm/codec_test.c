@@ -77,8 +77,9 @@ static void values_stay_near_and_do_not_move_again(void **state)
             codec_encode(types[t], twice, out, n);
             assert_memory_equal(bytes, twice, codec_bytes(types[t], n));
             memcpy(again, in, sizeof again);
-            codec_round(types[t], again, NULL, n);
+            codec_round(types[t], again, twice, NULL, n);
             assert_memory_equal(again, out, n * sizeof *out);
+            assert_memory_equal(bytes, twice, codec_bytes(types[t], n));
             for (size_t i = 0; i < n; i++) sum[i] = again[i] = (float)i;
             codec_add(types[t], sum, bytes, n);
             for (size_t i = 0; i < n; i++) again[i] += out[i];
@@ -107,7 +108,7 @@ static void errors_make_up_for_rounding(void **state)
             assert_memory_equal(kept, error, n * sizeof *error);
             codec_pass(types[t], true, other, in, NULL, n);
             for (size_t i = 0; i < n; i++) assert_true(other[i] == out[i] + out[i]);
-            codec_round(types[t], in, kept, n);
+            codec_round(types[t], in, bytes, kept, n);
             for (size_t i = 0; i < n; i++) assert_true(kept[i] == error[i] + error[i] && in[i] == out[i]);
         }
     double total = 0;

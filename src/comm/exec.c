@@ -58,7 +58,9 @@ void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
     const comm_plan_t *plan = run->plan;
     const inspan_wire_t wire = plan_wire(plan, op);
     if (wire != INSPAN_WIRE_FP32 && plan->schedule->ops[op].result)
-        codec_round(wire, run_place(run, op, SCHED_OUT, 0), run_error(run, op, 0), plan_count(plan, op));
+        codec_round(wire, run_place(run, op, SCHED_OUT, 0),
+                    run->encoded + plan->encoded_at[plan->schedule->ops[op].chunk], run_error(run, op, 0),
+                    plan_count(plan, op));
     for (uint32_t i = plan->dependents_first[op]; i < plan->dependents_first[op + 1]; i++)
         if (--run->waits[plan->dependents[i]] == 0) may_start(comm, run, plan->dependents[i]);
     if (--run->left == 0) run_done(comm, run);

@@ -97,8 +97,11 @@ typedef struct comm_plan { /* read-only once built, but for the last three */
     uint32_t *position;                /* (n_ops) of a SEND in its peer's sends */
     uint32_t *bits_first;              /* (world + 1) first word of each peer's bitmaps */
     uint64_t *staged_to, *staged_from; /* (world) bytes in pages that need credit */
-    comm_run_t *free_runs;             /* under comm->lock */
-    uint32_t users;                    /* runs in use; under comm->lock */
+    uint64_t
+        *encoded_at; /* (n_chunks) of a sum made here that goes out in another type: where it is kept so */
+    uint64_t encoded_bytes;
+    comm_run_t *free_runs; /* under comm->lock */
+    uint32_t users;        /* runs in use; under comm->lock */
     uint64_t last_use;
 } comm_plan_t;
 
@@ -115,10 +118,12 @@ struct comm_run {
     ns_t since;
     const uint8_t *in;
     uint8_t *out, *tmp;
-    float *error;        /* (count) or NULL: what rounding took away */
-    uint32_t left;       /* operations not finished */
-    bool open;           /* has windows */
-    uint8_t *waits;      /* (n_ops) what it still waits for, or RECV_STARTED */
+    uint8_t
+        *encoded;   /* (encoded_bytes) sums as they go out: encoded once, however many there are to send to */
+    float *error;   /* (count) or NULL: what rounding took away */
+    uint32_t left;  /* operations not finished */
+    bool open;      /* has windows */
+    uint8_t *waits; /* (n_ops) what it still waits for, or RECV_STARTED */
     uint64_t *moved;     /* (n_ops) SEND: bytes handed to frames; RECV: bytes placed; as on the wire */
     uint64_t *arrived;   /* (n_ops) RECV: bytes of complete pieces, placed or staged */
     uint8_t *whole;      /* (n_ops) RECV: its last piece arrived */

@@ -93,6 +93,7 @@ static void plan_free(comm_plan_t *plan)
         comm_run_t *run = plan->free_runs;
         plan->free_runs = run->next;
         free(run->tmp);
+        free(run->encoded);
         free(run);
     }
     sched_free(plan->schedule);
@@ -107,6 +108,7 @@ static void plan_free(comm_plan_t *plan)
     free(plan->bits_first);
     free(plan->staged_to);
     free(plan->staged_from);
+    free(plan->encoded_at);
     free(plan);
 }
 
@@ -124,9 +126,10 @@ static bool plan_allocate(comm_plan_t *plan)
     plan->bits_first = calloc(world + 1, sizeof *plan->bits_first);
     plan->staged_to = calloc(world, sizeof *plan->staged_to);
     plan->staged_from = calloc(world, sizeof *plan->staged_from);
+    plan->encoded_at = calloc((size_t)plan->schedule->n_chunks + 1, sizeof *plan->encoded_at);
     return plan->waits && plan->dependents_first && plan->dependents && plan->sends_first && plan->sends &&
            plan->recvs_first && plan->recvs && plan->position && plan->bits_first && plan->staged_to &&
-           plan->staged_from;
+           plan->staged_from && plan->encoded_at;
 }
 
 /* Counting sort by key: first[k] .. first[k + 1] of `sorted`; before the call first[k + 2] holds how many
@@ -193,6 +196,16 @@ static void plan_peers(comm_plan_t *plan)
     }
 }
 
+static void plan_encoded(comm_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->schedule->n_ops; i++) {
+        const sched_op_t *op = &plan->schedule->ops[i];
+        if (!op->result || plan_wire(plan, i) == INSPAN_WIRE_FP32) continue;
+        plan->encoded_at[op->chunk] = plan->encoded_bytes;
+        plan->encoded_bytes += plan_bytes(plan, i);
+    }
+}
+
 static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *call, const double *weights,
                                   uint64_t chunk_bytes, comm_plan_t **out)
 {
@@ -219,6 +232,7 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
     }
     plan_dependents(plan);
     plan_peers(plan);
+    plan_encoded(plan);
     *out = plan;
     return INSPAN_OK;
 }
@@ -315,14 +329,17 @@ static inspan_status_t run_create(comm_plan_t *plan, comm_run_t **out)
     uint8_t *memory = calloc(1, used);
     const uint64_t tmp_bytes = plan->schedule->tmp_elements * plan->element_size;
     uint8_t *tmp = tmp_bytes > 0 ? aligned_alloc(64, (tmp_bytes + 63) / 64 * 64) : NULL;
-    if (memory == NULL || (tmp == NULL && tmp_bytes > 0)) {
+    uint8_t *encoded = plan->encoded_bytes > 0 ? malloc(plan->encoded_bytes) : NULL;
+    if (memory == NULL || (tmp == NULL && tmp_bytes > 0) || (encoded == NULL && plan->encoded_bytes > 0)) {
         free(memory);
         free(tmp);
+        free(encoded);
         return INSPAN_NO_MEMORY;
     }
     comm_run_t *run = (comm_run_t *)memory;
     *run = (comm_run_t){.plan = plan,
                         .tmp = tmp,
+                        .encoded = encoded,
                         .waits = memory + waits,
                         .whole = memory + whole,
                         .moved = (uint64_t *)(memory + moved),

@@ -136,19 +136,25 @@ inspan_status_t tx_open_encoded(inspan_comm_t *comm)
     return INSPAN_OK;
 }
 
-/* A piece of a SEND as it goes over the wire; there is a slot for each unit. */
+/* A piece of a SEND as it goes over the wire. A sum was encoded when it was made; for a contribution there is
+ * a slot for each unit. */
 static void encode(tx_t *tx, tx_unit_t *unit, uint64_t moved)
 {
     const comm_run_t *run = unit->run;
-    const inspan_wire_t wire = plan_wire(run->plan, unit->op);
-    const sched_buffer_t src = (sched_buffer_t)run->plan->schedule->ops[unit->op].src;
-    const uint64_t elements = plan_elements(run->plan, unit->op, unit->bytes);
-    const uint8_t *place = run_place(run, unit->op, src, moved);
+    const comm_plan_t *plan = run->plan;
+    const sched_op_t *what = &plan->schedule->ops[unit->op];
+    if (what->src == SCHED_OUT) {
+        unit->payload = run->encoded + plan->encoded_at[what->chunk] + moved;
+        return;
+    }
+    const inspan_wire_t wire = plan_wire(plan, unit->op);
+    const uint64_t elements = plan_elements(plan, unit->op, unit->bytes);
+    const uint8_t *place = run_place(run, unit->op, SCHED_IN, moved);
+    float *error = run_error(run, unit->op, moved);
     unit->slot = (uint8_t)__builtin_ctz(~(uint32_t)tx->slots);
     tx->slots = (uint8_t)(tx->slots | 1u << unit->slot);
     uint8_t *encoded = tx->encoded + (size_t)unit->slot * DATA_PIECE_MAX;
     codec_encode(wire, encoded, place, elements);
-    float *error = src == SCHED_IN ? run_error(run, unit->op, moved) : NULL;
     if (error != NULL) codec_error(wire, error, place, encoded, elements);
     unit->payload = encoded;
 }
