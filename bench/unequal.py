@@ -128,7 +128,7 @@ class Size:
         self.steps = {128: 6, 32: 20}
         self.cut, self.back, self.end = (20, 40, 60) if quick else (50, 100, 130)
         self.setups = 2 if quick else 20
-        self.quiet, self.window = (4, 2) if quick else (15, 10)
+        self.quiet, self.window = (4, 2) if quick else (25, 10)  # a job looks at a view for 20 s before it lets anyone go
         self.plans = 2 if quick else 12
 
 

@@ -261,6 +261,9 @@ bool comm_ports(const float *table, uint32_t world, double *up, double *down)
     bool cause[COMM_LINKS_MAX] = {false};
     if (world > COMM_LINKS_MAX || !fill_ports(table, world, ports)) return false;
     for (uint32_t r; (r = next_cause(table, world, ports, cause)) != COMM_NONE;) cause[r] = true;
+    /* Of two, each has one stream, and which end holds it up does not show: nor does it matter for the two.
+     */
+    for (uint32_t r = 0; world == 2 && r < 2; r++) cause[r] = cause[r] || table[row_at(r, 2) + r] != 0;
     for (uint32_t r = 0; r < world; r++) {
         const bool sends = table[row_at(r, world) + r] != 0, receives = port_down(table, world, r) != 0;
         up[r] = cause[r] && sends ? ports[r].up_bytes_per_s : 0;

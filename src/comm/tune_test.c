@@ -203,8 +203,12 @@ static void shares_follow_the_links(void **state)
     assert_true(comm_shares_by_links(table, 4, shares));
     for (uint32_t r = 0; r < 4; r++) assert_int_equal(shares[r], 0); /* equal */
     assert_false(comm_shares_by_links(table, 4, shares));
-    fill_row(table, 2, 0, 10e6f, 10e6f);
-    assert_false(comm_shares_by_links(table, 2, shares)); /* two have no choice */
+    fill_row(table, 2, 0, 10e6f, 0);
+    fill_row(table, 2, 1, 9.5e6f, 0);
+    assert_false(comm_shares_by_links(table, 2, shares)); /* two have no choice, */
+    assert_true(comm_ports(table, 2, up, down));          /* but their link is seen */
+    assert_true(up[0] > 9e6 && up[1] > 9e6 && down[0] > 9e6 && down[1] > 9e6 && up[0] < 11e6 &&
+                down[1] < 11e6);
 }
 
 int main(void)
