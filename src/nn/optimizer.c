@@ -158,14 +158,14 @@ static double global_norm(const nn_optimizer_t *optimizer, const void *const *gr
 }
 
 static void apply_adamw(nn_optimizer_t *optimizer, const void *const *grad_sums, double scale, uint64_t step,
-                        const bool *only)
+                        uint64_t updates, const bool *only)
 {
     const nn_optimizer_config_t *config = &optimizer->config;
     double lr = nn_learning_rate(config, step);
     adamw_factors_t factors = {
         .scale = scale, .beta1 = config->beta1, .beta2 = config->beta2, .eps = config->eps};
-    factors.step = lr / (1 - optimizer_power(config->beta1, step + 1));
-    factors.root = 1 / optimizer_sqrt(1 - optimizer_power(config->beta2, step + 1));
+    factors.step = lr / (1 - optimizer_power(config->beta1, updates + 1));
+    factors.root = 1 / optimizer_sqrt(1 - optimizer_power(config->beta2, updates + 1));
     for (uint32_t i = 0; i < optimizer->n_params; i++) {
         const nn_param_t *param = &optimizer->params[i];
         if (only != NULL && !only[i]) continue;
@@ -180,7 +180,7 @@ static void apply_sgd(nn_optimizer_t *optimizer, const void *const *grad_sums, d
                       const bool *only)
 {
     const nn_optimizer_config_t *config = &optimizer->config;
-    sgd_factors_t factors = {.scale = scale, .momentum = config->momentum};
+    sgd_factors_t factors = {.scale = scale, .momentum = config->momentum, .nesterov = config->nesterov};
     factors.lr = nn_learning_rate(config, step);
     for (uint32_t i = 0; i < optimizer->n_params; i++) {
         const nn_param_t *param = &optimizer->params[i];
@@ -194,8 +194,8 @@ static void apply_sgd(nn_optimizer_t *optimizer, const void *const *grad_sums, d
 /* Out of line, so that no arithmetic of it moves out of the floating-point mode set around the call. */
 static __attribute__((noinline)) inspan_status_t apply(nn_optimizer_t *optimizer,
                                                        const void *const *grad_sums, double total_samples,
-                                                       uint64_t step, const bool *only, double *norm,
-                                                       inspan_error_t *err)
+                                                       uint64_t step, uint64_t updates, const bool *only,
+                                                       double *norm, inspan_error_t *err)
 {
     if (!(total_samples > 0))
         return error_set(err, INSPAN_INVALID, "optimiser: step %llu has no samples",
@@ -212,23 +212,30 @@ static __attribute__((noinline)) inspan_status_t apply(nn_optimizer_t *optimizer
     double shrink = optimizer->config.clip > 0 ? optimizer->config.clip / (*norm + CLIP_MARGIN) : 1;
     if (shrink < 1) scale = scale * shrink;
     if (optimizer->config.kind == NN_ADAMW)
-        apply_adamw(optimizer, grad_sums, scale, step, only);
+        apply_adamw(optimizer, grad_sums, scale, step, updates, only);
     else
         apply_sgd(optimizer, grad_sums, scale, step, only);
     return INSPAN_OK;
+}
+
+inspan_status_t nn_optimizer_apply_at(nn_optimizer_t *optimizer, const void *const *grad_sums,
+                                      double total_samples, uint64_t step, uint64_t updates,
+                                      const bool *only, double *norm, inspan_error_t *err)
+{
+    /* Another rounding, or flush-to-zero that some library has set on this thread, would change bits. */
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    inspan_status_t status = apply(optimizer, grad_sums, total_samples, step, updates, only, norm, err);
+    fesetenv(&callers);
+    return status;
 }
 
 inspan_status_t nn_optimizer_apply_some(nn_optimizer_t *optimizer, const void *const *grad_sums,
                                         double total_samples, uint64_t step, const bool *only, double *norm,
                                         inspan_error_t *err)
 {
-    /* Another rounding, or flush-to-zero that some library has set on this thread, would change bits. */
-    fenv_t callers;
-    fegetenv(&callers);
-    fesetenv(FE_DFL_ENV);
-    inspan_status_t status = apply(optimizer, grad_sums, total_samples, step, only, norm, err);
-    fesetenv(&callers);
-    return status;
+    return nn_optimizer_apply_at(optimizer, grad_sums, total_samples, step, step, only, norm, err);
 }
 
 inspan_status_t nn_optimizer_apply(nn_optimizer_t *optimizer, const void *const *grad_sums,

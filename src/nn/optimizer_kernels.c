@@ -43,7 +43,13 @@
                 weights[i] = weights[i] - lr * (sums[i] * scale + weights[i] * decay);                       \
             return;                                                                                          \
         }                                                                                                    \
-        for (size_t i = 0; i < n; i++) {                                                                     \
+        for (size_t i = 0; factors->nesterov && i < n; i++) {                                                \
+            real gradient = sums[i] * scale + weights[i] * decay;                                            \
+            real moved = momentum[i] * kept + gradient;                                                      \
+            momentum[i] = moved;                                                                             \
+            weights[i] = weights[i] - lr * (gradient + moved * kept);                                        \
+        }                                                                                                    \
+        for (size_t i = 0; !factors->nesterov && i < n; i++) {                                               \
             real moved = momentum[i] * kept + (sums[i] * scale + weights[i] * decay);                        \
             momentum[i] = moved;                                                                             \
             weights[i] = weights[i] - lr * moved;                                                            \

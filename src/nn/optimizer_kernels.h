@@ -11,6 +11,7 @@
 #ifndef NN_OPTIMIZER_KERNELS_H
 #define NN_OPTIMIZER_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,7 @@ typedef struct adamw_factors {
 
 typedef struct sgd_factors {
     double scale, momentum, weight_decay, lr;
+    bool nesterov; /* the momentum looks one update ahead */
 } sgd_factors_t;
 
 /* For one dtype on one instruction set; arrays are (n) of that dtype, aligned to an element alone. */

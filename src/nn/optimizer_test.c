@@ -260,6 +260,31 @@ static void compare_run(const json_t *figures, const json_t *run, nn_dtype_t dty
     nn_optimizer_close(optimizer);
 }
 
+/* PyTorch's rule: buffer = momentum x buffer + gradient, weight -= lr x (gradient + momentum x buffer). */
+static void nesterov_looks_ahead(void **state)
+{
+    (void)state;
+    double weights[20], gradient[20], expected[20], buffer[20] = {0};
+    nn_param_t param = {.name = "w", .weights = weights, .count = 20};
+    const nn_optimizer_config_t config = {
+        .kind = NN_SGD, .lr = 0.7, .min_lr = 0.7, .momentum = 0.9, .nesterov = true, .steps = 1};
+    nn_optimizer_t *optimizer = NULL;
+    const void *sums[1] = {gradient};
+    for (int i = 0; i < 20; i++) weights[i] = expected[i] = i * 0.1;
+    assert_int_equal(nn_optimizer_open(&config, &param, 1, NN_FP64, &optimizer, &err), INSPAN_OK);
+    for (uint64_t step = 0; step < 5; step++) {
+        double norm = 0;
+        for (int i = 0; i < 20; i++) gradient[i] = (double)((i * 7 + (int)step * 3) % 5) - 2;
+        assert_int_equal(nn_optimizer_apply(optimizer, sums, 4, step, &norm, &err), INSPAN_OK);
+        for (int i = 0; i < 20; i++) {
+            buffer[i] = 0.9 * buffer[i] + gradient[i] / 4;
+            expected[i] -= 0.7 * (gradient[i] / 4 + 0.9 * buffer[i]);
+            assert_true(fabs(weights[i] - expected[i]) < 1e-13);
+        }
+    }
+    nn_optimizer_close(optimizer);
+}
+
 static void agrees_with_pytorch(void **state)
 {
     (void)state;
@@ -399,6 +424,7 @@ int main(void)
 #endif
         cmocka_unit_test(tails_and_unaligned_arrays),
         cmocka_unit_test(agrees_with_pytorch),
+        cmocka_unit_test(nesterov_looks_ahead),
         cmocka_unit_test(own_routines_are_exact_enough),
         cmocka_unit_test(learning_rate_warms_up_and_falls),
         cmocka_unit_test(some_parameters_alone_are_updated),

@@ -74,6 +74,12 @@ static const job_field_t fields[] = {
 
     {"sync.mode", JOB_CHOICE, AT(sync.mode), "exact", "exact|eager|local|auto", 0, 0,
      "how ranks agree on weights"},
+    {"sync.local_batch", JOB_U64, AT(sync.local_batch), "8", NULL, 1, 1e12,
+     "mode local: samples behind which a node updates its own weights"},
+    {"sync.outer_lr", JOB_REAL, AT(sync.outer_lr), "0.7", NULL, 0, 1e3,
+     "mode local: how far the job's weights follow the mean way of the nodes"},
+    {"sync.outer_momentum", JOB_REAL, AT(sync.outer_momentum), "0.9", NULL, 0, 0.999,
+     "mode local: how much of the way of the steps before is gone again"},
     {"sync.wire", JOB_CHOICE, AT(sync.wire), "fp32", "fp32|bf16|fp16|int8", 0, 0,
      "gradients on the wire: as they are, or rounded; int8 makes up for it later"},
     {"sync.backend", JOB_CHOICE, AT(sync.backend), "auto", "auto|native|gloo|nccl|mpi", 0, 0,
@@ -354,7 +360,7 @@ typedef struct later {
 static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
 {
     static const later_t later[] = {
-        {AT(sync.mode), "exact", "sync.mode"},
+        {AT(sync.mode), "exact|local", "sync.mode"},
         {AT(sync.backend), "auto|native", "sync.backend"},
         {AT(sync.exactness), "exact", "sync.exactness"},
     };
@@ -407,6 +413,11 @@ inspan_wire_t job_wire(const job_config_t *job)
     return (inspan_wire_t)wire;
 }
 
+bool job_is_local(const job_config_t *job)
+{
+    return strcmp(job->sync.mode, "local") == 0;
+}
+
 inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err)
 {
     if (job->data.path[0] == '\0')
@@ -420,6 +431,11 @@ inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err)
     if (job->train.min_lr > job->train.lr)
         return error_set(err, INSPAN_INVALID, "train.min_lr %g is more than train.lr %g", job->train.min_lr,
                          job->train.lr);
+    if (job_is_local(job) && job->sync.local_batch > job->train.global_batch)
+        return error_set(err, INSPAN_INVALID,
+                         "sync.local_batch %" PRIu64 " is more than train.global_batch %" PRIu64
+                         ", the samples of a step of all nodes",
+                         job->sync.local_batch, job->train.global_batch);
     if (job_wire(job) != INSPAN_WIRE_FP32 && dtype_of(job) != NN_FP32)
         return error_set(err, INSPAN_INVALID, "sync.wire %s needs train.dtype fp32, found %s", job->sync.wire,
                          job->train.dtype);

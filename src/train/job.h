@@ -40,6 +40,8 @@ typedef struct job_config {
         char mode[16], wire[16], backend[16], bucket[16],
             exactness[16]; /* exact, fp32, auto, auto (or a size), exact */
         char split[16];    /* auto, equal */
+        uint64_t local_batch;            /* mode local: samples of an update of a node's own weights */
+        double outer_lr, outer_momentum; /* mode local: how the job's weights follow */
     } sync;
     ns_t failure_timeout;
     char on_loss[16]; /* recompute, drop, abort */
@@ -93,6 +95,7 @@ void job_optimizer_config(const job_config_t *job, nn_optimizer_config_t *optimi
 inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspan_error_t *err);
 
 inspan_wire_t job_wire(const job_config_t *job); /* sync.wire */
+bool job_is_local(const job_config_t *job);      /* sync.mode local */
 
 /* Samples of one forward and backward: the job's, or for auto what keeps matrix products efficient; never
  * more than the largest share of a step that a rank can get, at least 1. */

@@ -1,6 +1,7 @@
 /* The name under which speeds of machines are kept. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "train/job.h"
 
@@ -25,4 +26,6 @@ void job_model_key(const job_config_t *job, const nn_model_config_t *model, char
                  model->filters, model->channels, model->height, model->width, model->classes, type, rule);
         break;
     }
+    const size_t used = strlen(key); /* a node's own updates take their time, too */
+    if (job_is_local(job)) snprintf(key + used, JOB_KEY_MAX - used, " local %" PRIu64, job->sync.local_batch);
 }

@@ -16,7 +16,11 @@ inspan_status_t job_memory(const job_config_t *job, const nn_model_config_t *mod
     const uint64_t moments = strcmp(job->train.optimizer, "adamw") == 0 ? 2 : job->train.momentum > 0;
     uint64_t copies = 3 + moments;
     if (job_wire(job) == INSPAN_WIRE_INT8) copies++;      /* what rounding took away */
-    if (job->checkpoint.every > 0) copies += 1 + moments; /* what a checkpoint is written from */
+    /* The anchor, room to evaluate it, its momentum. */
+    const bool local = job_is_local(job);
+    if (local) copies += 3;
+    /* What a checkpoint is written from. */
+    if (job->checkpoint.every > 0) copies += 1 + (local ? 1 : moments);
     /* A number of a CSV text has at least 2 bytes and becomes a real of 4 or 8, a row's label and its place
      * in the order 4 each, with the text beside while it is read: the narrowest row, "1,0", has the same
      * factors. */

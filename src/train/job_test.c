@@ -187,6 +187,12 @@ static void faults_of_several_fields(void **state)
         assert_int_equal(job_validate(&job, &err), faults[i].status);
         if (strstr(err.text, faults[i].text) == NULL) fail_msg("'%s' lacks '%s'", err.text, faults[i].text);
     }
+    job_config_t local = good;
+    job_set(&local, "sync.mode", "local", &err);
+    assert_int_equal(job_validate(&local, &err), INSPAN_OK);
+    job_set(&local, "train.global_batch", "7", &err);
+    assert_int_equal(job_validate(&local, &err), INSPAN_INVALID);
+    assert_non_null(strstr(err.text, "sync.local_batch 8 is more than train.global_batch 7"));
     job_config_t wire = good;
     assert_int_equal(job_wire(&wire), INSPAN_WIRE_FP32);
     job_set(&wire, "sync.wire", "int8", &err);

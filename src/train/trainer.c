@@ -82,7 +82,10 @@ static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *e
     nn_optimizer_config_t optimizer;
     job_data_config(&trainer->job, &data);
     job_model_config(&trainer->job, &trainer->model_config);
-    job_optimizer_config(&trainer->job, &optimizer);
+    if (job_is_local(&trainer->job))
+        trainer_local_outer(&trainer->job, &optimizer);
+    else
+        job_optimizer_config(&trainer->job, &optimizer);
     inspan_status_t status = nn_data_open(&data, &trainer->data, err);
     if (status != INSPAN_OK) return status;
     nn_data_shape(trainer->data, &trainer->model_config);
@@ -93,6 +96,8 @@ static inspan_status_t open_data_and_model(trainer_t *trainer, inspan_error_t *e
                             &trainer->memory_predicted, err);
     if (status != INSPAN_OK) return status;
     trainer->n_params = nn_model_params(trainer->model, &trainer->params);
+    if (job_is_local(&trainer->job)) status = trainer_local_open(trainer, err);
+    if (status != INSPAN_OK) return status;
     return nn_optimizer_open(&optimizer, trainer->params, trainer->n_params, trainer->model_config.dtype,
                              &trainer->optimizer, err);
 }
@@ -217,6 +222,7 @@ void trainer_close(trainer_t *trainer)
     inspan_elastic_close(trainer->elastic);
     saver_close(trainer->saver);
     nn_optimizer_close(trainer->optimizer);
+    trainer_local_close(trainer);
     nn_model_close(trainer->model);
     nn_data_close(trainer->data);
     free(trainer->parameters);
@@ -295,8 +301,9 @@ static inspan_status_t compute(trainer_t *trainer, const inspan_work_t *work, in
         if (status == INSPAN_PENDING) return INSPAN_OK;
     } else {
         if (trainer_is_due(trainer, trainer->job.train.evaluate_every, work->step))
-            status = trainer_evaluate(trainer, work, &tally, err);
-        if (status == INSPAN_OK) status = backward(trainer, work, &tally.loss_sum, err);
+            status = (trainer->local_mode != NULL ? trainer_local_evaluate : trainer_evaluate)(trainer, work, &tally, err);
+        if (status == INSPAN_OK)
+            status = (trainer->local_mode != NULL ? trainer_local_compute : backward)(trainer, work, &tally.loss_sum, err);
     }
     const inspan_timing_t apart = {trainer->input - input, trainer->evaluation - evaluation};
     inspan_elastic_timing(trainer->elastic, &apart);
@@ -390,5 +397,6 @@ inspan_status_t trainer_run(trainer_t *trainer, inspan_error_t *err)
 
 inspan_status_t trainer_save(const trainer_t *trainer, const char *folder, inspan_error_t *err)
 {
+    if (trainer->local_mode != NULL) trainer_local_return(trainer);
     return nn_model_save(trainer->model, folder, err);
 }

@@ -7,6 +7,8 @@
 
 #define TRAIN_RECENT 16 /* steps that the shown speed is taken over */
 
+typedef struct trainer_local trainer_local_t; /* of trainer_local.c */
+
 struct trainer {
     job_config_t job;
     uint32_t threads, micro_batch;
@@ -17,11 +19,12 @@ struct trainer {
     nn_data_t *data;
     nn_model_t *model;
     nn_model_config_t model_config;
-    nn_optimizer_t *optimizer;
+    nn_optimizer_t *optimizer;   /* of params */
+    trainer_local_t *local_mode; /* NULL: sync.mode exact */
     inspan_elastic_t *elastic;
     const inspan_views_t *views;
     saver_t *saver;           /* NULL: nowhere to write checkpoints to */
-    const nn_param_t *params; /* (n_params) */
+    const nn_param_t *params; /* (n_params) the job's weights: the model's, or in local mode the anchor */
     uint32_t n_params;
     inspan_parameter_t *parameters; /* (n_params) the driver's view of them */
     void **local;                   /* (n_params) gradients of this rank */
@@ -52,6 +55,21 @@ bool trainer_is_due(const trainer_t *trainer, uint64_t every, uint64_t step);
 /* The held-out samples of these leases, with the weights as they are, added to *tally. */
 inspan_status_t trainer_evaluate(trainer_t *trainer, const inspan_work_t *work, inspan_tally_t *tally,
                                  inspan_error_t *err);
+
+/*
+ * sync.mode local (trainer_local.c). open: behind the model, before anything else looks at params, which become the
+ * anchor; on failure close, too. outer: how the anchor is updated. evaluate and compute are those of a step; return
+ * makes the model the anchor again, for who saves it.
+ */
+inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err);
+void trainer_local_close(trainer_t *trainer);
+void trainer_local_outer(const job_config_t *job, nn_optimizer_config_t *config);
+inspan_status_t trainer_local_evaluate(trainer_t *trainer, const inspan_work_t *work, inspan_tally_t *tally,
+                                       inspan_error_t *err);
+inspan_status_t trainer_local_compute(trainer_t *trainer, const inspan_work_t *work, double *loss_sum,
+                                      inspan_error_t *err);
+void trainer_local_return(const trainer_t *trainer);
+uint64_t trainer_local_updates(const trainer_t *trainer); /* made by this member */
 
 /* For inspan_elastic_options_t: what micro-batches of some sizes take here, a second in all. */
 void trainer_calibrate(void *trainer);

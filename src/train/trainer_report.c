@@ -148,6 +148,8 @@ char *trainer_summary(const trainer_t *trainer)
     json_set_number(out, "wall_s", wall);
     json_set_string(out, "param_hash", hash);
     json_set_number(out, "micro_batch", trainer->micro_batch);
+    if (trainer->local_mode != NULL)
+        json_set_number(out, "local_updates", (double)trainer_local_updates(trainer));
     json_set_number(out, "threads", trainer->threads);
     json_set_string(out, "gemm", nn_gemm_name(trainer->model_config.dtype));
     char *text = json_print(out, false);
