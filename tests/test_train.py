@@ -58,6 +58,19 @@ def test_a_private_cluster_trains_and_is_taken_down(inspan, job, nothing_left):
     assert "step 20/20" in result.stderr
 
 
+@pytest.mark.parametrize("fields", ["sync.wire=bf16", "sync.wire=int8", "sync.mode=local sync.local_batch=4",
+                                    "sync.mode=local sync.local_batch=4 sync.wire=int8"])
+def test_less_on_the_wire(inspan, job, fields, nothing_left):
+    """All nodes hold the same weights, and the model learns."""
+    words = [word for field in fields.split() for word in ("--set", field)]
+    result = inspan.run("train", job, "--local", "3", "--json", *words)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["state"] == "done" and summary["samples"] == 480
+    assert summary["loss_last"] < summary["loss_first"]
+    assert {node["param_hash"] for node in summary["nodes"]} == {summary["param_hash"]}
+
+
 def test_people_get_a_table(inspan, job, nothing_left):
     result = inspan.run("train", job, "--local", "2")
     assert result.returncode == 0, result.stderr

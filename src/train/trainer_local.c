@@ -4,8 +4,8 @@
  *
  *   anchor     the job's weights: what members agree on, hash, save and copy to newcomers
  *   model      this member's copy: the anchor as a step begins, then moved by the inner optimiser
- *   local      between two runs of a step: samples computed x (anchor - model), so that the sum over the members
- *              divided by all samples is the mean way, each member counting by its samples. In a run: gradients
+ *   local      the sums that are reduced: samples computed x (anchor - model) behind each run, so that the sum over
+ *              the members divided by all samples is the mean way, each member counting by its samples
  *
  * The outer optimiser (Nesterov) takes that mean for a gradient of the anchor. To the step machine such a step is like
  * any other: leases, steals, recovery, the commit. The moments of the inner optimiser are each member's own.
@@ -23,7 +23,8 @@ struct trainer_local {
     nn_param_t *anchors;        /* (n_params) */
     const nn_param_t *own;      /* (n_params) the model's */
     void *memory;               /* behind the anchors, and */
-    uint8_t *spare;             /* (bytes) of the own weights while the anchor is evaluated */
+    uint8_t *spare;             /* (bytes) the own weights while the anchor is evaluated; else gradients */
+    void **gradients;           /* (n_params) into it */
     size_t bytes, element_size;
     uint64_t batch, per_step;   /* samples of an update; updates of a step, were one member alone */
     bool moved;                 /* the model is not the anchor */
@@ -62,14 +63,16 @@ inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err)
     local->per_step = (trainer->job.train.global_batch + local->batch - 1) / local->batch;
     for (uint32_t i = 0; i < n; i++) local->bytes += bytes_of(trainer, i);
     local->anchors = calloc(n, sizeof *local->anchors);
+    local->gradients = calloc(n, sizeof local->gradients[0]);
     local->memory = os_memory_take(2 * local->bytes);
-    if (local->anchors == NULL || local->memory == NULL)
+    if (local->anchors == NULL || local->gradients == NULL || local->memory == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for two copies of the weights, %.1f MB each",
                          (double)local->bytes / 1e6);
     uint8_t *at = local->memory;
     for (uint32_t i = 0; i < n; at += bytes_of(trainer, i), i++) {
         local->anchors[i] = local->own[i];
         local->anchors[i].weights = at;
+        local->gradients[i] = at + local->bytes;
         memcpy(at, local->own[i].weights, local->own[i].count * local->element_size);
     }
     local->spare = at;
@@ -83,6 +86,7 @@ void trainer_local_close(trainer_t *trainer)
     if (local == NULL) return;
     nn_optimizer_close(local->inner);
     free(local->memory);
+    free(local->gradients);
     free(local->anchors);
     free(local);
 }
@@ -135,17 +139,11 @@ inspan_status_t trainer_local_evaluate(trainer_t *trainer, const inspan_work_t *
 
 /* ---- A run ----------------------------------------------------------------------------------- */
 
-static void clear_gradients(trainer_t *trainer)
-{
-    for (uint32_t i = 0; i < trainer->n_params; i++)
-        memset(trainer->local[i], 0, trainer->params[i].count * trainer->local_mode->element_size);
-}
-
 /* Forward and backward over n samples, in micro-batches, then an update of the own weights. */
 static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, double *loss_sum, inspan_error_t *err)
 {
     trainer_local_t *local = trainer->local_mode;
-    clear_gradients(trainer);
+    memset(local->spare, 0, local->bytes);
     for (uint64_t done = 0; done < n;) {
         nn_batch_t batch;
         double loss = 0;
@@ -155,7 +153,7 @@ static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, do
         nn_data_batch(trainer->data, first + done, size, &batch);
         const ns_t loaded = os_now();
         const inspan_status_t status =
-            nn_model_backward(trainer->model, &batch, trainer->local, NULL, NULL, &loss, err);
+            nn_model_backward(trainer->model, &batch, local->gradients, NULL, NULL, &loss, err);
         if (status != INSPAN_OK) return status;
         trainer->input += loaded - start;
         trainer->compute += os_now() - loaded;
@@ -170,7 +168,7 @@ static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, do
     double norm = 0;
     const ns_t start = os_now();
     const inspan_status_t status =
-        nn_optimizer_apply_at(local->inner, (const void *const *)trainer->local, (double)n, at, local->all_updates,
+        nn_optimizer_apply_at(local->inner, (const void *const *)local->gradients, (double)n, at, local->all_updates,
                               NULL, &norm, err);
     trainer->update += os_now() - start;
     local->updates++;
@@ -179,20 +177,21 @@ static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, do
     return status;
 }
 
-/* local = samples x (anchor - model) */
-static void tell_way(trainer_t *trainer)
+/* local += times x (anchor - model). Added, and taken away before the model moves on: what else lies there (what int8
+ * makes up for) stays. */
+static void add_way(trainer_t *trainer, double times)
 {
     const trainer_local_t *local = trainer->local_mode;
     for (uint32_t i = 0; i < trainer->n_params; i++) {
         const uint64_t n = trainer->params[i].count;
         if (local->element_size == sizeof(double)) {
             const double *anchor = local->anchors[i].weights, *own = local->own[i].weights;
-            double *to = trainer->local[i], samples = (double)local->samples;
-            for (uint64_t k = 0; k < n; k++) to[k] = samples * (anchor[k] - own[k]);
+            double *to = trainer->local[i];
+            for (uint64_t k = 0; k < n; k++) to[k] += times * (anchor[k] - own[k]);
         } else {
-            const float *anchor = local->anchors[i].weights, *own = local->own[i].weights;
-            float *to = trainer->local[i], samples = (float)local->samples;
-            for (uint64_t k = 0; k < n; k++) to[k] = samples * (anchor[k] - own[k]);
+            const float *anchor = local->anchors[i].weights, *own = local->own[i].weights, factor = (float)times;
+            float *to = trainer->local[i];
+            for (uint64_t k = 0; k < n; k++) to[k] += factor * (anchor[k] - own[k]);
         }
     }
 }
@@ -203,6 +202,7 @@ inspan_status_t trainer_local_compute(trainer_t *trainer, const inspan_work_t *w
     trainer_local_t *local = trainer->local_mode;
     if (work->samples == 0) return INSPAN_OK;
     begin_step(trainer, work->step);
+    if (local->samples > 0) add_way(trainer, -(double)local->samples);
     for (uint64_t done = 0; done < work->samples;) {
         const uint64_t left = work->samples - done, n = left < local->batch ? left : local->batch;
         const inspan_status_t status = update(trainer, work->first_sample + done, n, loss_sum, err);
@@ -210,7 +210,7 @@ inspan_status_t trainer_local_compute(trainer_t *trainer, const inspan_work_t *w
         done += n;
     }
     local->samples += work->samples;
-    tell_way(trainer);
+    add_way(trainer, (double)local->samples);
     for (uint32_t i = trainer->n_params; work->last && i-- > 0;) inspan_elastic_ready(trainer->elastic, i);
     return INSPAN_OK;
 }
