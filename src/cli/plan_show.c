@@ -308,9 +308,11 @@ static void show_advice(FILE *out, const plan_input_t *input, const plan_found_t
 void plan_show(FILE *out, const plan_input_t *input, const plan_found_t *found)
 {
     char size[32], memory[32], name[256];
+    const inspan_wire_t wire = job_wire(&input->job);
     snprintf(name, sizeof name, "%s", input->job.name);
-    fprintf(out, "%s: %s\n%s of gradients and %" PRIu64 " samples a step, %s of memory a node\n\n",
+    fprintf(out, "%s: %s\n%s of gradients%s%s and %" PRIu64 " samples a step, %s of memory a node\n\n",
             table_clean(name), input->key, units_format_size(input->plan.gradient_bytes, size, sizeof size),
+            wire != INSPAN_WIRE_FP32 ? " as " : "", wire != INSPAN_WIRE_FP32 ? inspan_wire_name(wire) : "",
             input->plan.batch, units_format_size(input->plan.memory_bytes, memory, sizeof memory));
     show_nodes(out, input, found);
     if (found->answer.best == 0) return;
