@@ -201,3 +201,13 @@ def test_this_machine_is_measured(inspan, cluster, job_file, text_file):
     plan = inspan.json("plan", job_file(SMALL), "--measure")
     assert plan["nodes"][0]["speed_from"] == "measured here"
     assert plan["best"]["samples_per_s"] > 0
+
+
+def test_less_on_the_wire_makes_more_of_slow_links(inspan, job):
+    words = imagined(job, a=(40, "150mbit"), b=(40, "150mbit"))
+    exact, short = inspan.json(*words), inspan.json(*words, "--set", "sync.wire=int8")
+    assert short["gradient_bytes"] == pytest.approx(exact["gradient_bytes"] / 4, rel=0.02)
+    assert short["best"]["nodes"] == ["a", "b"]
+    assert short["best"]["samples_per_s"] > 1.5 * exact["best"]["samples_per_s"]
+    text = inspan.run(*words, "--set", "sync.wire=int8").stdout
+    assert "MB of gradients as int8 and 128 samples a step" in text.splitlines()[1]
