@@ -108,7 +108,7 @@ typedef enum nn_optimizer_kind { NN_SGD, NN_ADAMW } nn_optimizer_kind_t;
 typedef struct nn_optimizer_config {
     nn_optimizer_kind_t kind;
     double lr, momentum, beta1, beta2, eps, weight_decay;
-    bool nesterov; /* sgd with momentum */
+    bool nesterov;          /* sgd with momentum */
     double clip;            /* global norm, 0: none */
     uint64_t steps, warmup; /* cosine from lr to min_lr after a linear warm-up */
     double min_lr;
@@ -137,10 +137,11 @@ inspan_status_t nn_optimizer_apply_some(nn_optimizer_t *optimizer, const void *c
                                         double total_samples, uint64_t step, const bool *only, double *norm,
                                         inspan_error_t *err);
 
-/* The same where the learning rate's place in its schedule is not the number of updates that were made before. */
-inspan_status_t nn_optimizer_apply_at(nn_optimizer_t *optimizer, const void *const *grad_sums, double total_samples,
-                                      uint64_t step, uint64_t updates, const bool *only, double *norm,
-                                      inspan_error_t *err);
+/* The same where the learning rate's place in its schedule is not the number of updates that were made
+ * before. */
+inspan_status_t nn_optimizer_apply_at(nn_optimizer_t *optimizer, const void *const *grad_sums,
+                                      double total_samples, uint64_t step, uint64_t updates, const bool *only,
+                                      double *norm, inspan_error_t *err);
 
 /* State arrays for checkpoints and copies to another member: names like "exp_avg.h.0.attn.c_attn.weight";
  * their number. Moment m of parameter i is (*state)[m * n_params + i], its `weights` are the moment itself,

@@ -219,8 +219,8 @@ static __attribute__((noinline)) inspan_status_t apply(nn_optimizer_t *optimizer
 }
 
 inspan_status_t nn_optimizer_apply_at(nn_optimizer_t *optimizer, const void *const *grad_sums,
-                                      double total_samples, uint64_t step, uint64_t updates,
-                                      const bool *only, double *norm, inspan_error_t *err)
+                                      double total_samples, uint64_t step, uint64_t updates, const bool *only,
+                                      double *norm, inspan_error_t *err)
 {
     /* Another rounding, or flush-to-zero that some library has set on this thread, would change bits. */
     fenv_t callers;

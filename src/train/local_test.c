@@ -1,6 +1,7 @@
 /*
- * sync.mode local: members update weights of their own within a step, and the job's follow the mean of their ways. The
- * step is the transaction that it always is: members come and go, all hold the same bits, every sample counts once.
+ * sync.mode local: members update weights of their own within a step, and the job's follow the mean of their
+ * ways. The step is the transaction that it always is: members come and go, all hold the same bits, every
+ * sample counts once.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -41,6 +42,7 @@ static void one_update_a_step_is_exact(void **state)
 {
     (void)state;
     job_config_t job = local_job("fp64", "24");
+    jobs_set(&job, "train.micro_batch", "24"); /* one run a step */
     jobs_set(&job, "sync.outer_lr", "1");
     jobs_set(&job, "sync.outer_momentum", "0");
     cluster_t *local = run_job(&job, 1);
@@ -74,7 +76,8 @@ static void any_number_of_members_learns(void **state)
         cluster_t *cluster = run_job(&job, n);
         learns(cluster);
         const double ratio = cluster_result(cluster)->validation_last / expected;
-        if (!(ratio < 1.05)) fail_msg("%u members: the held-out loss is %g times that of exact training", n, ratio);
+        if (!(ratio < 1.05))
+            fail_msg("%u members: the held-out loss is %g times that of exact training", n, ratio);
         assert_non_null(strstr(cluster_result(cluster)->summary, "\"local_updates\":"));
         cluster_close(cluster);
     }
@@ -84,8 +87,8 @@ static void any_number_of_members_learns(void **state)
 static void members_are_lost(void **state)
 {
     (void)state;
-    static const trouble_type_t troubles[] = {KILL_IN_COMPUTE, KILL_IN_BUCKET, KILL_AFTER_VOTE, KILL_BEFORE_COMMIT,
-                                              KILL_IN_COMMIT, KILL_AFTER_APPLY};
+    static const trouble_type_t troubles[] = {KILL_IN_COMPUTE,    KILL_IN_BUCKET, KILL_AFTER_VOTE,
+                                              KILL_BEFORE_COMMIT, KILL_IN_COMMIT, KILL_AFTER_APPLY};
     for (size_t t = 0; t < sizeof troubles / sizeof troubles[0]; t++) {
         job_config_t job = local_job("fp32", "4");
         jobs_set(&job, "train.evaluate_every", "3");

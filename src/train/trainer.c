@@ -172,6 +172,8 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
                                         .drop = strcmp(trainer->job.on_loss, "drop") == 0};
     options.dtype = trainer->model_config.dtype == NN_FP64 ? INSPAN_FP64 : INSPAN_FP32;
     options.wire = job_wire(&trainer->job);
+    if (job_is_local(&trainer->job)) /* whole updates in a run */
+        options.micro_batch = trainer_local_run(trainer->micro_batch, trainer->job.sync.local_batch);
     options.n_state = nn_optimizer_state(trainer->optimizer, &moments);
     inspan_status_t status = job_bucket_bytes(&trainer->job, &options.bucket_bytes, err);
     if (status == INSPAN_OK) status = describe_parameters(trainer, err);
@@ -301,9 +303,11 @@ static inspan_status_t compute(trainer_t *trainer, const inspan_work_t *work, in
         if (status == INSPAN_PENDING) return INSPAN_OK;
     } else {
         if (trainer_is_due(trainer, trainer->job.train.evaluate_every, work->step))
-            status = (trainer->local_mode != NULL ? trainer_local_evaluate : trainer_evaluate)(trainer, work, &tally, err);
+            status = (trainer->local_mode != NULL ? trainer_local_evaluate : trainer_evaluate)(trainer, work,
+                                                                                               &tally, err);
         if (status == INSPAN_OK)
-            status = (trainer->local_mode != NULL ? trainer_local_compute : backward)(trainer, work, &tally.loss_sum, err);
+            status = (trainer->local_mode != NULL ? trainer_local_compute : backward)(trainer, work,
+                                                                                      &tally.loss_sum, err);
     }
     const inspan_timing_t apart = {trainer->input - input, trainer->evaluation - evaluation};
     inspan_elastic_timing(trainer->elastic, &apart);

@@ -57,9 +57,9 @@ inspan_status_t trainer_evaluate(trainer_t *trainer, const inspan_work_t *work, 
                                  inspan_error_t *err);
 
 /*
- * sync.mode local (trainer_local.c). open: behind the model, before anything else looks at params, which become the
- * anchor; on failure close, too. outer: how the anchor is updated. evaluate and compute are those of a step; return
- * makes the model the anchor again, for who saves it.
+ * sync.mode local (trainer_local.c). open: behind the model, before anything else looks at params, which
+ * become the anchor; on failure close, too. outer: how the anchor is updated. evaluate and compute are those
+ * of a step; return makes the model the anchor again, for who saves it.
  */
 inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err);
 void trainer_local_close(trainer_t *trainer);
@@ -69,7 +69,8 @@ inspan_status_t trainer_local_evaluate(trainer_t *trainer, const inspan_work_t *
 inspan_status_t trainer_local_compute(trainer_t *trainer, const inspan_work_t *work, double *loss_sum,
                                       inspan_error_t *err);
 void trainer_local_return(const trainer_t *trainer);
-uint64_t trainer_local_updates(const trainer_t *trainer); /* made by this member */
+uint64_t trainer_local_run(uint64_t micro_batch, uint64_t batch); /* samples of a run: whole updates */
+uint64_t trainer_local_updates(const trainer_t *trainer);         /* made by this member */
 
 /* For inspan_elastic_options_t: what micro-batches of some sizes take here, a second in all. */
 void trainer_calibrate(void *trainer);

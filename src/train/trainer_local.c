@@ -1,14 +1,16 @@
 /*
- * sync.mode local: in a step each member updates its own copy of the weights after every few samples, and what is
- * summed over the members is how far they went (local SGD: Stich 2019; DiLoCo: Douillard and others 2023).
+ * sync.mode local: in a step each member updates its own copy of the weights after every few samples, and
+ * what is summed over the members is how far they went (local SGD: Stich 2019; DiLoCo: Douillard and others
+ * 2023).
  *
  *   anchor     the job's weights: what members agree on, hash, save and copy to newcomers
  *   model      this member's copy: the anchor as a step begins, then moved by the inner optimiser
- *   local      the sums that are reduced: samples computed x (anchor - model) behind each run, so that the sum over
- *              the members divided by all samples is the mean way, each member counting by its samples
+ *   local      the sums that are reduced: samples computed x (anchor - model) behind each run, so that the
+ * sum over the members divided by all samples is the mean way, each member counting by its samples
  *
- * The outer optimiser (Nesterov) takes that mean for a gradient of the anchor. To the step machine such a step is like
- * any other: leases, steals, recovery, the commit. The moments of the inner optimiser are each member's own.
+ * The outer optimiser (Nesterov) takes that mean for a gradient of the anchor. To the step machine such a
+ * step is like any other: leases, steals, recovery, the commit. The moments of the inner optimiser are each
+ * member's own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +22,14 @@
 
 struct trainer_local {
     nn_optimizer_t *inner;
-    nn_param_t *anchors;        /* (n_params) */
-    const nn_param_t *own;      /* (n_params) the model's */
-    void *memory;               /* behind the anchors, and */
-    uint8_t *spare;             /* (bytes) the own weights while the anchor is evaluated; else gradients */
-    void **gradients;           /* (n_params) into it */
+    nn_param_t *anchors;   /* (n_params) */
+    const nn_param_t *own; /* (n_params) the model's */
+    void *memory;          /* behind the anchors, and */
+    uint8_t *spare;        /* (bytes) the own weights while the anchor is evaluated; else gradients */
+    void **gradients;      /* (n_params) into it */
     size_t bytes, element_size;
-    uint64_t batch, per_step;   /* samples of an update; updates of a step, were one member alone */
-    bool moved;                 /* the model is not the anchor */
+    uint64_t batch, per_step; /* samples of an update; updates of a step, were one member alone */
+    bool moved;               /* the model is not the anchor */
     bool in_step;
     uint64_t step, samples, updates; /* the present step; computed and made in it */
     uint64_t all_updates;
@@ -48,7 +50,8 @@ static inspan_status_t open_inner(trainer_t *trainer, trainer_local_t *local, in
     job_optimizer_config(&trainer->job, &config);
     config.steps *= local->per_step; /* the learning rate goes on within a step */
     config.warmup *= local->per_step;
-    return nn_optimizer_open(&config, local->own, trainer->n_params, trainer->model_config.dtype, &local->inner, err);
+    return nn_optimizer_open(&config, local->own, trainer->n_params, trainer->model_config.dtype,
+                             &local->inner, err);
 }
 
 inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err)
@@ -140,7 +143,8 @@ inspan_status_t trainer_local_evaluate(trainer_t *trainer, const inspan_work_t *
 /* ---- A run ----------------------------------------------------------------------------------- */
 
 /* Forward and backward over n samples, in micro-batches, then an update of the own weights. */
-static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, double *loss_sum, inspan_error_t *err)
+static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, double *loss_sum,
+                              inspan_error_t *err)
 {
     trainer_local_t *local = trainer->local_mode;
     memset(local->spare, 0, local->bytes);
@@ -164,12 +168,12 @@ static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, do
     const uint32_t *numbers = NULL;
     const uint64_t members = inspan_elastic_members(trainer->elastic, &numbers);
     const uint64_t by_all = local->updates * (members > 0 ? members : 1);
-    const uint64_t at = local->step * local->per_step + (by_all < local->per_step ? by_all : local->per_step - 1);
+    const uint64_t at =
+        local->step * local->per_step + (by_all < local->per_step ? by_all : local->per_step - 1);
     double norm = 0;
     const ns_t start = os_now();
-    const inspan_status_t status =
-        nn_optimizer_apply_at(local->inner, (const void *const *)local->gradients, (double)n, at, local->all_updates,
-                              NULL, &norm, err);
+    const inspan_status_t status = nn_optimizer_apply_at(local->inner, (const void *const *)local->gradients,
+                                                         (double)n, at, local->all_updates, NULL, &norm, err);
     trainer->update += os_now() - start;
     local->updates++;
     local->all_updates++;
@@ -177,8 +181,8 @@ static inspan_status_t update(trainer_t *trainer, uint64_t first, uint64_t n, do
     return status;
 }
 
-/* local += times x (anchor - model). Added, and taken away before the model moves on: what else lies there (what int8
- * makes up for) stays. */
+/* local += times x (anchor - model). Added, and taken away before the model moves on: what else lies there
+ * (what int8 makes up for) stays. */
 static void add_way(trainer_t *trainer, double times)
 {
     const trainer_local_t *local = trainer->local_mode;
@@ -189,7 +193,8 @@ static void add_way(trainer_t *trainer, double times)
             double *to = trainer->local[i];
             for (uint64_t k = 0; k < n; k++) to[k] += times * (anchor[k] - own[k]);
         } else {
-            const float *anchor = local->anchors[i].weights, *own = local->own[i].weights, factor = (float)times;
+            const float *anchor = local->anchors[i].weights, *own = local->own[i].weights,
+                        factor = (float)times;
             float *to = trainer->local[i];
             for (uint64_t k = 0; k < n; k++) to[k] += factor * (anchor[k] - own[k]);
         }
@@ -213,6 +218,11 @@ inspan_status_t trainer_local_compute(trainer_t *trainer, const inspan_work_t *w
     add_way(trainer, (double)local->samples);
     for (uint32_t i = trainer->n_params; work->last && i-- > 0;) inspan_elastic_ready(trainer->elastic, i);
     return INSPAN_OK;
+}
+
+uint64_t trainer_local_run(uint64_t micro_batch, uint64_t batch)
+{
+    return (micro_batch + batch - 1) / batch * batch;
 }
 
 uint64_t trainer_local_updates(const trainer_t *trainer)
