@@ -65,8 +65,8 @@ inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err)
     local->batch = trainer->job.sync.local_batch;
     local->per_step = (trainer->job.train.global_batch + local->batch - 1) / local->batch;
     for (uint32_t i = 0; i < n; i++) local->bytes += bytes_of(trainer, i);
-    local->anchors = calloc(n, sizeof *local->anchors);
-    local->gradients = calloc(n, sizeof local->gradients[0]);
+    local->anchors = calloc(n + 1, sizeof *local->anchors);
+    local->gradients = calloc(n + 1, sizeof local->gradients[0]);
     local->memory = os_memory_take(2 * local->bytes);
     if (local->anchors == NULL || local->gradients == NULL || local->memory == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for two copies of the weights, %.1f MB each",
