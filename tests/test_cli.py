@@ -208,7 +208,7 @@ def test_bench_ends_on_an_interrupt(inspan):
     ("failure_timeout: 10ms\n", "job.yaml:1: failure_timeout"),
     ("name: a\n", "data.path"),
     ("model: {dim: 100, heads: 3}\ndata: {path: book.txt}\n", "heads"),
-    ("data: {path: book.txt}\nsync: {mode: local}\n", "sync.mode"),
+    ("data: {path: book.txt}\nsync: {mode: eager}\n", "sync.mode"),
 ])
 def test_job_files_are_checked_with_their_lines(inspan, job_file, text_file, text, says):
     result = inspan.run("train", job_file(text), "--local", "1")
