@@ -176,12 +176,12 @@ def ddp(cluster, model, shares, nodes, steps, port, megabytes=25, hook="none"):
         for rank, agent in enumerate(agents):
             words = [sys.executable, str(ROOT / "bench" / "ddp_rank.py"), str(rank), address, str(port),
                      ",".join(map(str, shares)), str(steps), "2", *shape, str(megabytes), hook]
-            with open(cluster.folder / f"rank-{rank}.err", "w") as err:
+            with open(cluster.folder / f"torch-{nodes[rank]}.err", "w") as err:
                 ranks.append(beside(agent, words, stdout=subprocess.PIPE, stderr=err, env=env, cwd=ROOT / "bench"))
         out = ranks[0].communicate(timeout=900)[0]
         for rank, program in enumerate(ranks):
             if program.wait(60) != 0:
-                raise Failed(f"rank {rank} of PyTorch: {(cluster.folder / f'rank-{rank}.err').read_text()[-2000:]}")
+                raise Failed(f"rank {rank} of PyTorch: {(cluster.folder / f'torch-{nodes[rank]}.err').read_text()[-2000:]}")
     finally:
         for rank in ranks:
             if rank.poll() is None:

@@ -61,8 +61,7 @@ static uint64_t bucket_bytes_of(uint64_t asked, uint64_t gradient_bytes)
 /* So many bytes of gradients as they go over the wire. */
 static uint64_t sent_bytes(const job_config_t *job, uint64_t bytes)
 {
-    const inspan_wire_t wire = job_wire(job);
-    return wire == INSPAN_WIRE_FP32 ? bytes : comm_wire_bytes(wire, bytes / sizeof(float));
+    return comm_wire_bytes(job_wire(job), bytes / sizeof(float));
 }
 
 inspan_status_t plan_input_job(plan_input_t *input, inspan_error_t *err)

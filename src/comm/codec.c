@@ -36,16 +36,6 @@ uint64_t codec_elements(inspan_wire_t wire, uint64_t bytes)
 
 /* ---- Plain C: every processor ---------------------------------------------------------------- */
 
-static void fp32_copy(void *dst, const void *src, size_t n)
-{
-    memcpy(dst, src, n * 4);
-}
-
-static void fp32_add(void *dst, const void *src, size_t n)
-{
-    reduce_apply(INSPAN_FP32, INSPAN_SUM, dst, src, n);
-}
-
 #define HALF(name, to, from)                                                                                 \
     static void name##_encode(void *dst, const void *src, size_t n)                                          \
     {                                                                                                        \
@@ -120,7 +110,6 @@ static void int8_add(void *dst, const void *src, size_t n)
 }
 
 const codec_kernels_t codec_scalar[INSPAN_WIRES] = {
-    [INSPAN_WIRE_FP32] = {fp32_copy, fp32_copy, fp32_add},
     [INSPAN_WIRE_BF16] = {bf16_encode, bf16_decode, bf16_add},
     [INSPAN_WIRE_FP16] = {fp16_encode, fp16_decode, fp16_add},
     [INSPAN_WIRE_INT8] = {int8_encode, int8_decode, int8_add},
@@ -130,7 +119,7 @@ const codec_kernels_t codec_scalar[INSPAN_WIRES] = {
 
 static const codec_kernels_t *kernels(cpu_isa_t isa, inspan_wire_t wire)
 {
-    assert((unsigned)wire < INSPAN_WIRES);
+    assert(wire != INSPAN_WIRE_FP32 && (unsigned)wire < INSPAN_WIRES);
 #if defined(__x86_64__)
     if (isa >= CPU_AVX2) return &codec_avx2[wire];
 #else
@@ -192,35 +181,31 @@ void codec_error(inspan_wire_t wire, void *error, const void *src, const void *e
     }
 }
 
-void codec_pass(inspan_wire_t wire, bool add, void *dst, const void *src, void *error, size_t n)
+/* What codec_pass and codec_round have in common. encoded NULL: nobody wants the bytes. */
+static void pass(inspan_wire_t wire, bool add, codec_f32_t *dst, const codec_f32_t *src, uint8_t *encoded,
+                 bool grow, codec_f32_t *error, size_t n)
 {
     float block[BLOCK];
-    uint8_t encoded[BLOCK * sizeof(float)];
+    uint8_t own[BLOCK * sizeof(float)];
     for (size_t at = 0; at < n; at += BLOCK) {
         const size_t m = n - at < BLOCK ? n - at : BLOCK;
-        codec_f32_t *to = (codec_f32_t *)dst + at;
-        codec_encode(wire, encoded, (const codec_f32_t *)src + at, m);
-        codec_decode(wire, block, encoded, m);
-        if (error != NULL)
-            note_error(false, (codec_f32_t *)error + at, (const codec_f32_t *)src + at, block, m);
+        uint8_t *bytes = encoded != NULL ? encoded + codec_bytes(wire, at) : own;
+        codec_encode(wire, bytes, src + at, m);
+        codec_decode(wire, block, bytes, m);
+        if (error != NULL) note_error(grow, error + at, src + at, block, m);
         if (add)
-            reduce_apply(INSPAN_FP32, INSPAN_SUM, to, block, m);
+            reduce_apply(INSPAN_FP32, INSPAN_SUM, dst + at, block, m);
         else
-            memcpy(to, block, m * sizeof *block);
+            memcpy(dst + at, block, m * sizeof *block);
     }
+}
+
+void codec_pass(inspan_wire_t wire, bool add, void *dst, const void *src, void *error, size_t n)
+{
+    pass(wire, add, dst, src, NULL, false, error, n);
 }
 
 void codec_round(inspan_wire_t wire, void *data, void *encoded, void *error, size_t n)
 {
-    float block[BLOCK];
-    uint8_t *bytes = encoded;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        const size_t m = n - at < BLOCK ? n - at : BLOCK;
-        codec_f32_t *to = (codec_f32_t *)data + at;
-        codec_encode(wire, bytes, to, m);
-        codec_decode(wire, block, bytes, m);
-        if (error != NULL) note_error(true, (codec_f32_t *)error + at, to, block, m);
-        memcpy(to, block, m * sizeof *block);
-        bytes += codec_bytes(wire, m);
-    }
+    pass(wire, false, data, data, encoded, true, error, n);
 }

@@ -14,6 +14,8 @@
  * kept and put into what is sent the next time (error feedback: Seide and others 2014; Karimireddy and others
  * 2019).
  *
+ * For fp32 itself there are sizes alone: who sends it as it is has nothing to encode.
+ *
  * Threads: any, no state. Floating-point environment as of reduce.h. Nothing allocates or blocks. Arrays need
  * no alignment.
  */

@@ -15,7 +15,7 @@
 
 enum { LONGEST = 2000, ROUNDS = 300 };
 
-static const inspan_wire_t types[] = {INSPAN_WIRE_FP32, INSPAN_WIRE_BF16, INSPAN_WIRE_FP16, INSPAN_WIRE_INT8};
+static const inspan_wire_t types[] = {INSPAN_WIRE_BF16, INSPAN_WIRE_FP16, INSPAN_WIRE_INT8};
 #define TYPES (sizeof types / sizeof types[0])
 
 /* Lengths at and around whole units, and any. */
@@ -32,12 +32,22 @@ static void fill(float *values, size_t n, rng_t *rng)
     for (size_t i = 0; i < n; i++) values[i] = (float)(rng_normal(rng) * scale);
 }
 
+/* Some numbers, what they are sent as, and what arrives; how many. */
+static size_t send_something(inspan_wire_t wire, rng_t *rng, float *in, uint8_t *bytes, float *out)
+{
+    const size_t n = some_length(rng);
+    fill(in, n, rng);
+    codec_encode(wire, bytes, in, n);
+    codec_decode(wire, out, bytes, n);
+    return n;
+}
+
 static void sizes_go_there_and_back(void **state)
 {
     (void)state;
-    for (size_t t = 0; t < TYPES; t++)
+    for (int wire = 0; wire < INSPAN_WIRES; wire++)
         for (uint64_t n = 0; n < 2000; n++)
-            assert_int_equal(codec_elements(types[t], codec_bytes(types[t], n)), n);
+            assert_int_equal(codec_elements((inspan_wire_t)wire, codec_bytes((inspan_wire_t)wire, n)), n);
     assert_int_equal(codec_bytes(INSPAN_WIRE_INT8, 255), 256);
     assert_int_equal(codec_bytes(INSPAN_WIRE_INT8, 256), 258);
     assert_int_equal(codec_bytes(INSPAN_WIRE_BF16, 256), 512);
@@ -64,10 +74,7 @@ static void values_stay_near_and_do_not_move_again(void **state)
     static uint8_t bytes[4 * LONGEST], twice[4 * LONGEST];
     for (int round = 0; round < ROUNDS; round++)
         for (size_t t = 0; t < TYPES; t++) {
-            const size_t n = some_length(&rng);
-            fill(in, n, &rng);
-            codec_encode(types[t], bytes, in, n);
-            codec_decode(types[t], out, bytes, n);
+            const size_t n = send_something(types[t], &rng, in, bytes, out);
             for (size_t i = 0; i < n; i++) {
                 float greatest = 0;
                 for (size_t j = i / 255 * 255; j < n && j < i / 255 * 255 + 255; j++)
@@ -97,10 +104,7 @@ static void errors_make_up_for_rounding(void **state)
     static uint8_t bytes[4 * LONGEST];
     for (int round = 0; round < ROUNDS; round++)
         for (size_t t = 0; t < TYPES; t++) {
-            const size_t n = some_length(&rng);
-            fill(in, n, &rng);
-            codec_encode(types[t], bytes, in, n);
-            codec_decode(types[t], out, bytes, n);
+            const size_t n = send_something(types[t], &rng, in, bytes, out);
             codec_error(types[t], error, in, bytes, n);
             for (size_t i = 0; i < n; i++) assert_true(error[i] == in[i] - out[i]);
             codec_pass(types[t], false, other, in, kept, n);
@@ -138,7 +142,7 @@ static void what_is_no_number_stays_visible(void **state)
                 codec_encode(types[t], bytes, in, 300);
                 codec_decode(types[t], out, bytes, 300);
                 codec_error(types[t], error, in, bytes, 300);
-                if (isfinite(bad[b]) && types[t] <= INSPAN_WIRE_BF16)
+                if (isfinite(bad[b]) && types[t] == INSPAN_WIRE_BF16)
                     assert_true(fabsf(out[at] - in[at]) <= fabsf(in[at]) / 256);
                 else
                     assert_false(isfinite(out[at]));

@@ -131,18 +131,7 @@ AVX2 static void int8_add(void *dst, const void *src, size_t n)
         name##_encode, name##_decode, name##_add                                                             \
     }
 
-static void fp32_encode(void *dst, const void *src, size_t n)
-{
-    codec_scalar[INSPAN_WIRE_FP32].encode(dst, src, n);
-}
-
-static void fp32_add(void *dst, const void *src, size_t n)
-{
-    codec_scalar[INSPAN_WIRE_FP32].add(dst, src, n);
-}
-
 const codec_kernels_t codec_avx2[INSPAN_WIRES] = {
-    [INSPAN_WIRE_FP32] = {fp32_encode, fp32_encode, fp32_add},
     [INSPAN_WIRE_BF16] = TYPE(bf16),
     [INSPAN_WIRE_FP16] = TYPE(fp16),
     [INSPAN_WIRE_INT8] = TYPE(int8),

@@ -89,10 +89,7 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     buckets->seen = calloc(buckets->n_params, sizeof buckets->seen[0]);
     for (uint32_t b = 0; b < n; b++) {
         buckets->bytes += room(buckets, b);
-        const uint64_t sent = buckets->wire == INSPAN_WIRE_FP32
-                                  ? ddp_buckets_bytes(buckets, b)
-                                  : comm_wire_bytes(buckets->wire, ddp_buckets_count(buckets, b));
-        buckets->wire_bytes += sent;
+        buckets->wire_bytes += comm_wire_bytes(buckets->wire, ddp_buckets_bytes(buckets, b) / sizeof(float));
     }
     buckets->memory = os_memory_take(2 * buckets->bytes); /* padding must stay zero: it is reduced too */
     if (!buckets->local || !buckets->reduced || !buckets->missing || !buckets->seen || !buckets->memory)

@@ -25,8 +25,9 @@ struct trainer_local {
     nn_param_t *anchors;   /* (n_params) */
     const nn_param_t *own; /* (n_params) the model's */
     void *memory;          /* behind the anchors, and */
-    uint8_t *spare;        /* (bytes) the own weights while the anchor is evaluated; else gradients */
-    void **gradients;      /* (n_params) into it */
+    uint8_t *spare;        /* (bytes) behind the gradients */
+    void *
+        *gradients; /* (n_params) of an update; between runs, the own weights while the anchor is evaluated */
     size_t bytes, element_size;
     uint64_t batch, per_step; /* samples of an update; updates of a step, were one member alone */
     bool moved;               /* the model is not the anchor */
@@ -39,9 +40,13 @@ struct trainer_local {
 
 static size_t bytes_of(const trainer_t *trainer, uint32_t i)
 {
+    return trainer->params[i].count * trainer->local_mode->element_size;
+}
+
+static size_t room_of(const trainer_t *trainer, uint32_t i)
+{
     const size_t line = 64;
-    const size_t size = trainer->model_config.dtype == NN_FP64 ? sizeof(double) : sizeof(float);
-    return (trainer->params[i].count * size + line - 1) / line * line;
+    return (bytes_of(trainer, i) + line - 1) / line * line;
 }
 
 static inspan_status_t open_inner(trainer_t *trainer, trainer_local_t *local, inspan_error_t *err)
@@ -64,7 +69,7 @@ inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err)
     local->element_size = trainer->model_config.dtype == NN_FP64 ? sizeof(double) : sizeof(float);
     local->batch = trainer->job.sync.local_batch;
     local->per_step = (trainer->job.train.global_batch + local->batch - 1) / local->batch;
-    for (uint32_t i = 0; i < n; i++) local->bytes += bytes_of(trainer, i);
+    for (uint32_t i = 0; i < n; i++) local->bytes += room_of(trainer, i);
     local->anchors = calloc(n + 1, sizeof *local->anchors);
     local->gradients = calloc(n + 1, sizeof local->gradients[0]);
     local->memory = os_memory_take(2 * local->bytes);
@@ -72,11 +77,11 @@ inspan_status_t trainer_local_open(trainer_t *trainer, inspan_error_t *err)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for two copies of the weights, %.1f MB each",
                          (double)local->bytes / 1e6);
     uint8_t *at = local->memory;
-    for (uint32_t i = 0; i < n; at += bytes_of(trainer, i), i++) {
+    for (uint32_t i = 0; i < n; at += room_of(trainer, i), i++) {
         local->anchors[i] = local->own[i];
         local->anchors[i].weights = at;
         local->gradients[i] = at + local->bytes;
-        memcpy(at, local->own[i].weights, local->own[i].count * local->element_size);
+        memcpy(at, local->own[i].weights, bytes_of(trainer, i));
     }
     local->spare = at;
     trainer->params = local->anchors;
@@ -110,7 +115,7 @@ void trainer_local_return(const trainer_t *trainer)
 {
     const trainer_local_t *local = trainer->local_mode;
     for (uint32_t i = 0; i < trainer->n_params; i++)
-        memcpy(local->own[i].weights, local->anchors[i].weights, local->own[i].count * local->element_size);
+        memcpy(local->own[i].weights, local->anchors[i].weights, bytes_of(trainer, i));
 }
 
 static void begin_step(trainer_t *trainer, uint64_t step)
@@ -129,14 +134,13 @@ inspan_status_t trainer_local_evaluate(trainer_t *trainer, const inspan_work_t *
 {
     const trainer_local_t *local = trainer->local_mode;
     begin_step(trainer, work->step);
-    uint8_t *at = local->spare;
-    for (uint32_t i = 0; local->moved && i < trainer->n_params; at += bytes_of(trainer, i), i++)
-        memcpy(at, local->own[i].weights, local->own[i].count * local->element_size);
-    if (local->moved) trainer_local_return(trainer);
+    if (!local->moved) return trainer_evaluate(trainer, work, tally, err);
+    for (uint32_t i = 0; i < trainer->n_params; i++)
+        memcpy(local->gradients[i], local->own[i].weights, bytes_of(trainer, i));
+    trainer_local_return(trainer);
     const inspan_status_t status = trainer_evaluate(trainer, work, tally, err);
-    at = local->spare;
-    for (uint32_t i = 0; local->moved && i < trainer->n_params; at += bytes_of(trainer, i), i++)
-        memcpy(local->own[i].weights, at, local->own[i].count * local->element_size);
+    for (uint32_t i = 0; i < trainer->n_params; i++)
+        memcpy(local->own[i].weights, local->gradients[i], bytes_of(trainer, i));
     return status;
 }
 

@@ -11,7 +11,7 @@
 #include "platform/os/os_time.h"
 
 #define DEFAULT_TIMEOUT (3600 * NS_PER_S)
-#define TODO_FIRST      1024u /* grows where very many salvaged buckets are passed on */
+#define FIRST_ROOM      1024u /* grows where very many salvaged buckets are passed on */
 #define ROOM_KEPT       64u   /* operations that are left to copies and passes */
 
 /* ---- What the machine wants (lock held) ------------------------------------------------------ */
@@ -220,8 +220,8 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
     if (status != INSPAN_OK) return status;
     e->largest_lease = (options->batch + leases - 1) / leases;
     e->apply = calloc(n, sizeof e->apply[0]);
-    e->todo = malloc(TODO_FIRST * sizeof e->todo[0]);
-    e->todo_size = TODO_FIRST;
+    e->todo = malloc(FIRST_ROOM * sizeof e->todo[0]);
+    e->todo_size = FIRST_ROOM;
     if (e->apply == NULL || e->todo == NULL ||
         exchange_open(&e->buckets, on_done, e, &e->exchange) != INSPAN_OK)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for the step driver");
