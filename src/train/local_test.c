@@ -13,7 +13,7 @@
 
 #include "train/cluster_test.h"
 
-enum { STEPS = 24 };
+enum { STEPS = 20 }; /* three times as many are below STEPS_MAX */
 
 static job_config_t local_job(const char *dtype, const char *local_batch)
 {
@@ -52,6 +52,30 @@ static void one_update_a_step_is_exact(void **state)
     const double off = relative(found->weights, expected->weights, expected->n);
     if (!(off < 1e-11)) fail_msg("weights off by %g", off);
     assert_true(fabs(found->validation_last / expected->validation_last - 1) < 1e-10);
+    cluster_close(local);
+    cluster_close(exact);
+}
+
+/* One node, and its weights go all the way: a step of three updates is three steps, whatever runs it is cut
+ * into, and held-out samples are looked at with the weights of the step's beginning. */
+static void many_updates_a_step_are_as_many_steps(void **state)
+{
+    (void)state;
+    job_config_t job = local_job("fp64", "8");
+    jobs_set(&job, "train.micro_batch", "8");
+    jobs_set(&job, "sync.outer_lr", "1");
+    jobs_set(&job, "sync.outer_momentum", "0");
+    cluster_t *local = run_job(&job, 1);
+    job_config_t steps = jobs_of("gpt", "fp64", "adamw", 3 * STEPS);
+    jobs_set(&steps, "train.global_batch", "8");
+    jobs_set(&steps, "train.micro_batch", "8");
+    jobs_set(&steps, "train.warmup", "3");
+    cluster_t *exact = run_job(&steps, 1);
+    const outcome_t *found = cluster_result(local), *expected = cluster_result(exact);
+    const double off = relative(found->weights, expected->weights, expected->n);
+    if (!(off < 1e-10)) fail_msg("weights off by %g", off);
+    assert_true(fabs(found->validation_first / expected->validation_first - 1) < 1e-12);
+    assert_true(fabs(found->validation_last / expected->validation_last - 1) < 1e-9);
     cluster_close(local);
     cluster_close(exact);
 }
@@ -149,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_update_a_step_is_exact),
+        cmocka_unit_test(many_updates_a_step_are_as_many_steps),
         cmocka_unit_test(any_number_of_members_learns),
         cmocka_unit_test(members_are_lost),
         cmocka_unit_test(newcomers_join_and_members_leave),

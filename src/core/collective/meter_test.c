@@ -37,7 +37,10 @@ static void nothing_is_known_at_first(void **state)
     assert_true(meter_up(&meter) == 0 && meter_towards(&meter, 1) == 0);
     const uint64_t little[PEERS] = {100, 100, 100};
     const bool all[PEERS] = {true, true, true};
-    play(0, 100, all, little); /* too little to tell */
+    const uint64_t some[PEERS] = {5000, 5000, 5000};
+    ns_t now = play(0, 100, all, little); /* too little to tell */
+    assert_true(meter_up(&meter) == 0);
+    play(now, 150, all, some); /* enough of one stream, not of three: each hides something in its socket */
     assert_true(meter_up(&meter) == 0);
 }
 
