@@ -181,18 +181,17 @@ void codec_error(inspan_wire_t wire, void *error, const void *src, const void *e
     }
 }
 
-/* What codec_pass and codec_round have in common. encoded NULL: nobody wants the bytes. */
-static void pass(inspan_wire_t wire, bool add, codec_f32_t *dst, const codec_f32_t *src, uint8_t *encoded,
-                 bool grow, codec_f32_t *error, size_t n)
+/* codec_pass, and codec_round in place of add: then encoded keeps all, else room for a block is enough. */
+static void pass(inspan_wire_t wire, bool round, bool add, codec_f32_t *dst, const codec_f32_t *src,
+                 uint8_t *encoded, codec_f32_t *error, size_t n)
 {
     float block[BLOCK];
-    uint8_t own[BLOCK * sizeof(float)];
     for (size_t at = 0; at < n; at += BLOCK) {
         const size_t m = n - at < BLOCK ? n - at : BLOCK;
-        uint8_t *bytes = encoded != NULL ? encoded + codec_bytes(wire, at) : own;
+        uint8_t *bytes = encoded + (round ? codec_bytes(wire, at) : 0);
         codec_encode(wire, bytes, src + at, m);
         codec_decode(wire, block, bytes, m);
-        if (error != NULL) note_error(grow, error + at, src + at, block, m);
+        if (error != NULL) note_error(round, error + at, src + at, block, m);
         if (add)
             reduce_apply(INSPAN_FP32, INSPAN_SUM, dst + at, block, m);
         else
@@ -202,10 +201,11 @@ static void pass(inspan_wire_t wire, bool add, codec_f32_t *dst, const codec_f32
 
 void codec_pass(inspan_wire_t wire, bool add, void *dst, const void *src, void *error, size_t n)
 {
-    pass(wire, add, dst, src, NULL, false, error, n);
+    uint8_t encoded[BLOCK * sizeof(float)];
+    pass(wire, false, add, dst, src, encoded, error, n);
 }
 
 void codec_round(inspan_wire_t wire, void *data, void *encoded, void *error, size_t n)
 {
-    pass(wire, false, data, data, encoded, true, error, n);
+    pass(wire, true, false, data, data, encoded, error, n);
 }
