@@ -361,7 +361,6 @@ def changes(size, options, bounds):
     seconds, every = (60, 10) if options.quick else (60 * options.minutes, 30)
     with lab() as cluster:
         solo = [speed(cluster, size.small, 8, [i], 2 * size.solo_steps, 2) for i in everyone]
-        per_core = [s / q for s, q in zip(solo, QUOTAS)]
         steps = max(int(seconds * 0.8 * sum(solo) / batch), 20)
         job = submit(cluster, size.small, batch, everyone, steps)
         wait_for(lambda: len(commits(job)) >= 5, 300, "the job trains", 0.1)
@@ -378,6 +377,12 @@ def changes(size, options, bounds):
             note(f"quotas {present}")
         job.finish(600)
         splits, seen, ledger = resplits(job), verdicts(job), job.ledger()
+        for i, cores in enumerate(QUOTAS):
+            set_quota(cluster, i, cores)
+        again = [speed(cluster, size.small, 8, [i], 2 * size.solo_steps, 2) for i in everyone]  # the machine wanders
+        note(f"solo {[f'{s:.1f}' for s in solo]}, again {[f'{s:.1f}' for s in again]}")
+        solo = [(a + b) / 2 for a, b in zip(solo, again)]
+        per_core = [s / q for s, q in zip(solo, QUOTAS)]
         within = [t for t in commits(job)[:steps] if t >= log[0][0]]
     done = (len(within) - 1) * batch
     possible = 0.0  # samples that the nodes alone would have computed from the first to the last of these commits
@@ -431,6 +436,9 @@ def never_worse(size, options, bounds):
 
 # ---- plan
 
+TURNS = 2
+
+
 def plan_setups(n):
     setups = [(quotas_, link) for link in ("50mbit", "200mbit", "1gbit")
               for quotas_ in ((0.8,), (0.8, 0.4), (0.8, 0.4, 0.4), (0.8, 0.4, 0.4, 0.2))]
@@ -454,12 +462,17 @@ def plan(size, options, bounds):
         batch = 32
         with lab(quotas_, link) as cluster:
             everyone = tuple(range(len(quotas_)))
-            for i in everyone:  # so that the nodes' speeds are known
-                speed(cluster, size.small, 8, [i], 6, 2)
-            sets = ask_plan(cluster, size.small, batch, len(quotas_), link)
-            best = max(sets, key=sets.get)
-            tried = {best, everyone, *(everyone[:n] for n in range(1, len(everyone)))}
-            measured = {one: speed(cluster, size.small, batch, list(one), 8, 3) for one in sorted(tried)}
+            asked, tried, turns = [], {everyone[:n] for n in range(1, len(everyone) + 1)}, []
+            for _ in range(TURNS):  # the machine wanders: what is asked and what is measured has the same of it
+                for i in everyone:  # so that the nodes' speeds are known
+                    speed(cluster, size.small, 8, [i], 6, 2)
+                asked.append(ask_plan(cluster, size.small, batch, len(quotas_), link))
+                sets = {one: sum(sets[one] for sets in asked) / len(asked) for one in asked[0]}
+                best = max(sets, key=sets.get)
+                tried.add(best)
+                turns.append({one: speed(cluster, size.small, batch, list(one), 8, 3) for one in sorted(tried)})
+            found = {one: [turn[one] for turn in turns if one in turn] for one in tried}
+            measured = {one: sum(speeds_) / len(speeds_) for one, speeds_ in found.items()}
         rows.append({"quotas": quotas_, "link": link, "best": best,
                      "sets": [{"nodes": one, "predicted": sets.get(one), "measured": measured[one]} for one in sorted(tried)],
                      "error": abs(sets[best] / measured[best] - 1), "of_best": measured[best] / max(measured.values())})
