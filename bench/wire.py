@@ -1,6 +1,6 @@
-"""Less on the wire: fp32, bf16, fp16 and int8, and local updates. Laboratory of four nodes of 0.45 cores.
+"""Less on the wire: fp32, bf16, fp16 and int8, chosen by itself, and local updates. Laboratory of four nodes of 0.45 cores.
 
-usage: wire.py [--quick] [--rounds N] [--json] [--strict]
+usage: wire.py [VERB...] [--quick] [--rounds N] [--json] [--strict]      (all verbs: speed auto loss)
 
 Speed: a GPT of 10.9 million parameters (43.6 MB of gradients), global batch 16, on links of 1 Gbit/s and 100 Mbit/s. PyTorch's
 DDP (Gloo) beside it, with its own bucket size, and with 5 MB, and with its bf16 hook. Exposed: the step's time beyond that of
@@ -8,6 +8,9 @@ the same four nodes that compute as many samples each at the same time, without 
 
 Local: the same on 100 Mbit/s with 32 updates of 4 samples on each node between two exchanges; what the nodes say of exposed
 communication, an update.
+
+Auto: a GPT of 1.2 million parameters on links of 1 Gbit/s, 100 and 20 Mbit/s, with sync.exactness close, beside each type that
+this allows, set by hand.
 
 Loss: a small GPT on a text with much to learn, the same samples with every type; what is held out, as training goes on.
 
@@ -24,12 +27,13 @@ from pathlib import Path
 
 from cluster import Cluster, Failed, laboratory, wait_for
 from phases import middle
-from unequal import FULL, Bounds, ddp, note, speeds, submit
+from unequal import FULL, SMALL as MEDIUM, Bounds, ddp, note, speeds, submit
 
 NODES, CORES, BATCH = 4, 0.45, 16
 TYPES = ("fp32", "bf16", "fp16", "int8")
 MODES = (*TYPES, "local fp32", "local int8")
 LINKS = ("1gbit", "100mbit")
+AUTO_LINKS, AUTO_TYPES = (*LINKS, "20mbit"), ("fp32", "bf16", "int8")
 SMALL = {"layers": 2, "heads": 2, "dim": 64, "context": 32}
 LEARNING = {"layers": 3, "heads": 4, "dim": 128, "context": 64}
 PEERS = {"25 MB buckets": (25, "none"), "5 MB buckets": (5, "none"), "bf16 hook": (5, "bf16")}
@@ -38,7 +42,7 @@ name: %(name)s
 model: {kind: gpt, layers: %(layers)d, heads: %(heads)d, dim: %(dim)d, context: %(context)d}
 data: {kind: text, path: book.txt, validation: 0.1}
 train: {steps: %(steps)d, global_batch: %(batch)d, lr: 2e-3, warmup: %(warmup)d, evaluate_every: %(every)d}
-sync: {wire: %(wire)s, mode: %(mode)s, local_batch: %(local)d}
+sync: {wire: %(wire)s, exactness: close, mode: %(mode)s, local_batch: %(local)d}
 nodes: {min: 4, max: 4}
 checkpoint: {dir: %(name)s}
 """
@@ -85,8 +89,8 @@ def exposed_local(cluster, model, wire, updates, steps):
     return sum(rank["exposed_comm_s"] / rank["step"] for rank in ranks) / NODES / updates
 
 
-def step_time(job, steps):
-    return 1 / speeds([job], 1, steps, 3)[0]
+def step_time(job, steps, skip=3):
+    return 1 / speeds([job], 1, steps, skip)[0]
 
 
 def torch_alone(cluster, model, each, steps, port):
@@ -115,7 +119,11 @@ def speed_round(cluster, model, steps, number, link, quick):
     return row
 
 
-def speed(link, model, options, bounds):
+def speed(options, bounds):
+    return {link: speed_on(link, SMALL if options.quick else FULL, options, bounds) for link in LINKS}
+
+
+def speed_on(link, model, options, bounds):
     steps = 3 if options.quick else 8
     with lab(link) as cluster:
         rounds = [speed_round(cluster, model, steps, i, link, options.quick) for i in range(options.rounds)]
@@ -141,7 +149,26 @@ def speed(link, model, options, bounds):
     return {"rounds": rounds, "exposed_s": exposed, "torch_exposed_s": peers}
 
 
-def loss(model, options, bounds):
+def auto(options, bounds):
+    model, steps = (SMALL, 5) if options.quick else (MEDIUM, 20)
+    results = {}
+    for link in AUTO_LINKS:
+        rows = []
+        with lab(link) as cluster:
+            for _ in range(options.rounds):
+                rows.append({wire: step_time(start(cluster, model, wire, 1000000, BATCH), steps, 12 if wire == "auto" else 3)
+                             for wire in (*AUTO_TYPES, "auto")})
+                note(f"{link}: {rows[-1]}")
+        found = {wire: middle([row[wire] for row in rows]) for wire in rows[0]}
+        best = min(AUTO_TYPES, key=found.get)
+        print(f"{link}: steps of " + ", ".join(f"{value:.3f} s ({wire})" for wire, value in found.items()))
+        bounds.most(f"{link}: auto against the best by hand ({best})", found["auto"] / found[best], 1.05)
+        results[link] = rows
+    return results
+
+
+def loss(options, bounds):
+    model = SMALL if options.quick else LEARNING
     steps, every = (40, 20) if options.quick else (600, 50)
     curves = {}
     with lab(None) as cluster:
@@ -169,22 +196,28 @@ def loss(model, options, bounds):
     return curves
 
 
+VERBS = {"speed": speed, "auto": auto, "loss": loss}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verbs", nargs="*", metavar="VERB", help=", ".join(VERBS) + " (all)")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, help="of each link (3)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
+    unknown = [verb for verb in options.verbs if verb not in VERBS]
+    if unknown:
+        parser.error(f"no verb {unknown[0]}: {', '.join(VERBS)}")
     missing = laboratory()
     if missing is not None:
         sys.exit(f"wire: needs a laboratory: {missing}")
     options.rounds = options.rounds or (1 if options.quick else 3)
     bounds, results = Bounds(), {}
     try:
-        for link in LINKS:
-            results[link] = speed(link, SMALL if options.quick else FULL, options, bounds)
-        results["loss"] = loss(SMALL if options.quick else LEARNING, options, bounds)
+        for verb in options.verbs or VERBS:
+            results[verb] = VERBS[verb](options, bounds)
     except Failed as failure:
         sys.exit(f"wire: {failure}")
     bounds.show()

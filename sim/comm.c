@@ -314,12 +314,12 @@ static void advance(sim_t *sim, sim_worker_t *worker, sim_op_t *op)
     sim_worker_reduced(sim, worker, op->bucket);
 }
 
-/* Schedules here have equal shares: what the members would share by is compared. */
+/* Schedules here have equal shares and one wire type: what the members would go by is compared. */
 static void check_shares(sim_t *sim, const sim_worker_t *worker, uint32_t number)
 {
     const sim_comm_t *comm = &worker->comm;
     const uint8_t *shares = elastic_shares(worker->core);
-    uint64_t hash = 1;
+    uint64_t hash = 1 + elastic_wire(worker->core);
     for (uint32_t i = 0; i < comm->world; i++) hash = sim_mix(hash * 257 + shares[i]);
     const uint64_t at = (comm->view * 31 + number) % SIM_SHARES;
     if (sim->shares[at].view != comm->view || sim->shares[at].number != number) {
@@ -327,8 +327,9 @@ static void check_shares(sim_t *sim, const sim_worker_t *worker, uint32_t number
         sim->shares[at].number = number;
         sim->shares[at].hash = hash;
     } else if (sim->shares[at].hash != hash) {
-        sim_broken(sim, "I1", "collective #%u of view %llu: rank %u has other shares of the sums", number,
-                   (unsigned long long)comm->view, worker->slot);
+        sim_broken(sim, "I1",
+                   "collective #%u of view %llu: rank %u has other shares of the sums, or another wire type",
+                   number, (unsigned long long)comm->view, worker->slot);
     }
 }
 

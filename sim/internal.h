@@ -227,7 +227,7 @@ typedef struct sim_disks sim_disks_t;
 typedef struct sim_checks sim_checks_t;
 typedef struct sim_artifact sim_artifact_t;
 
-enum { SIM_SHARES = 64 };
+enum { SIM_SHARES = 64, SIM_WIRES = 4 };
 
 struct sim {
     sim_options_t options;

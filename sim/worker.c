@@ -219,6 +219,7 @@ static void hint(sim_t *sim, sim_worker_t *worker)
     for (uint32_t i = 0; i < ELASTIC_MEMBERS_MAX; i++)
         shares[i] = (uint8_t)sim_mix((elastic_step(worker->core) << 8) + 7 * worker->slot + i);
     elastic_set_shares(worker->core, shares);
+    elastic_set_wire(worker->core, shares[0] % SIM_WIRES);
     uint64_t hash = 1;
     if (elastic_complete(worker->core))
         for (uint32_t b = 0; b + 1 < sim->config.buckets; b++)
@@ -550,6 +551,7 @@ static void open_core(sim_t *sim, sim_worker_t *worker)
                              .leases = config->leases,
                              .buckets = config->buckets,
                              .layout = 0x1a1a,
+                             .wires = SIM_WIRES,
                              .drop = config->drop,
                              .policy = sim_policy(sim),
                              .planted = sim_planted_core()};

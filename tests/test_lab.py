@@ -205,3 +205,16 @@ def test_a_slow_link_makes_no_sums(inspan, laboratory):
     assert least < choice["predicted_s"] < 1.5 * least, answer
     told = inspan.run("bench", "explain", "--local", "2").stdout
     assert "rank-1" in told and "shares of the sums" in told and "equal" in told
+
+
+def test_gradients_are_rounded_where_links_are_slow(inspan, cluster, job, laboratory):
+    """And only where the user allows it; all nodes hold the same weights all the same."""
+    cluster(2, "--cpu", "0.5,0.5", "--link", "20mbit")
+    words = ["train", job, "--json", *all_of(2), "--set", "model.dim=96", "--set", "train.steps=16", "--set", "sync.wire=auto"]
+    close = json.loads(inspan.run(*words, "--set", "sync.exactness=close").stdout)
+    assert (close["wire"], close["wire_changes"]) == ("int8", 1)
+    assert {node["param_hash"] for node in close["nodes"]} == {close["param_hash"]}
+    assert re.search(r"\[0\] from step \d+ on gradients go over the wire as int8: steps of \S+ s are expected, as bf16 \S+ s",
+                     inspan.run("logs", close["job"]).stdout)
+    exact = json.loads(inspan.run(*words, "--set", "train.steps=6").stdout)
+    assert (exact["wire"], exact["wire_changes"]) == ("fp32", 0)

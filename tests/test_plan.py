@@ -209,5 +209,10 @@ def test_less_on_the_wire_makes_more_of_slow_links(inspan, job):
     assert short["gradient_bytes"] == pytest.approx(exact["gradient_bytes"] / 4, rel=0.02)
     assert short["best"]["nodes"] == ["a", "b"]
     assert short["best"]["samples_per_s"] > 1.5 * exact["best"]["samples_per_s"]
+    assert short["wire"] == "int8" and exact["wire"] == "fp32"
+    close = inspan.json(*words, "--set", "sync.exactness=close")
+    assert (close["wire"], close["best"]) == ("int8", short["best"])
+    fast = imagined(job, a=(40, "10gbit"), b=(40, "10gbit"))
+    assert inspan.json(*fast, "--set", "sync.exactness=close")["wire"] == "fp32"
     text = inspan.run(*words, "--set", "sync.wire=int8").stdout
     assert "MB of gradients as int8 and 128 samples a step" in text.splitlines()[1]

@@ -50,6 +50,8 @@ typedef struct inspan_elastic_options {
     inspan_dtype_t dtype; /* of weights, state and gradients: fp32 or fp64 */
     inspan_wire_t
         wire; /* of gradients in fp32 when they are sent; int8 makes up for its rounding in later steps */
+    uint32_t
+        wires; /* others that they may be sent in, by measured links and speeds; bit of each type; 0: none */
     uint64_t bucket_bytes; /* 0: all gradients / 32, between 1 MB and 25 MB; the first bucket at most 1 MB */
     uint32_t number;       /* of this worker in the job */
     bool newcomer;         /* starts without weights: copied from the members while they train */
@@ -174,6 +176,9 @@ typedef struct inspan_elastic_stats {
     double step_ns;          /* of each step whatever the share: the update */
     uint64_t run, last_run;  /* samples of a micro-batch; of the last one of a step */
     int64_t reduce_ns;       /* what the reductions of a step take when nobody waits for anybody */
+    inspan_wire_t wire;      /* of the gradients in the present step */
+    uint64_t rewires;        /* steps from which on it was another than before */
+    char wire_reason[160];   /* of the newest change, in words, where this member chose it; else "" */
     int64_t rested_ns;       /* between micro-batches, as the machine's owner wishes; not in exposed_ns */
     uint64_t recoveries;     /* views in which members of the one before were missing */
     int64_t recovery_ns, recovery_worst_ns; /* failure known -> next commit: all together, the longest */

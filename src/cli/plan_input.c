@@ -58,25 +58,27 @@ static uint64_t bucket_bytes_of(uint64_t asked, uint64_t gradient_bytes)
     return chosen < least ? least : chosen > most ? most : chosen;
 }
 
-/* So many bytes of gradients as they go over the wire. */
-static uint64_t sent_bytes(const job_config_t *job, uint64_t bytes)
+void plan_input_wire(plan_input_t *input, inspan_wire_t wire)
 {
-    return comm_wire_bytes(job_wire(job), bytes / sizeof(float));
+    const uint64_t bucket = bucket_bytes_of(input->bucket_bytes, input->gradient_bytes);
+    input->wire = wire;
+    input->plan.gradient_bytes = comm_wire_bytes(wire, input->gradient_bytes / sizeof(float));
+    input->plan.bucket_bytes = comm_wire_bytes(wire, bucket / sizeof(float));
 }
 
 inspan_status_t plan_input_job(plan_input_t *input, inspan_error_t *err)
 {
     const job_config_t *job = &input->job;
     plan_job_t *plan = &input->plan;
-    uint64_t activations = 0, asked = 0, gradients = 0;
-    inspan_status_t status = job_bucket_bytes(job, &asked, err);
-    if (status == INSPAN_OK) status = nn_model_memory(&input->model, 1, &gradients, &activations, err);
+    uint64_t activations = 0;
+    inspan_status_t status = job_bucket_bytes(job, &input->bucket_bytes, err);
+    if (status == INSPAN_OK)
+        status = nn_model_memory(&input->model, 1, &input->gradient_bytes, &activations, err);
     if (status == INSPAN_OK)
         status = job_memory(job, &input->model, 0, input->data_bytes, &plan->memory_bytes, err);
     if (status != INSPAN_OK) return status;
     if (job->nodes.memory > plan->memory_bytes) plan->memory_bytes = job->nodes.memory;
-    plan->gradient_bytes = sent_bytes(job, gradients);
-    plan->bucket_bytes = sent_bytes(job, bucket_bytes_of(asked, gradients));
+    plan_input_wire(input, job_wire(job));
     plan->batch = job->train.global_batch;
     plan->leases = plan->batch < PLAN_LEASES_MAX ? (uint32_t)plan->batch : PLAN_LEASES_MAX;
     plan->least = job->nodes.min;
@@ -86,7 +88,7 @@ inspan_status_t plan_input_job(plan_input_t *input, inspan_error_t *err)
     input->sample_flops = flops_of(&input->model);
     /* Gradient, weight and moments are read, weight and moments written. */
     const bool adamw = strcmp(job->train.optimizer, "adamw") == 0;
-    input->update_bytes = (double)gradients * (adamw ? 7 : job->train.momentum > 0 ? 5 : 3);
+    input->update_bytes = (double)input->gradient_bytes * (adamw ? 7 : job->train.momentum > 0 ? 5 : 3);
     return INSPAN_OK;
 }
 

@@ -46,15 +46,21 @@ typedef struct plan_input {
     uint64_t data_bytes;
     char key[JOB_KEY_MAX];
     plan_job_t plan;
-    double sample_flops; /* forward and backward */
-    double update_bytes; /* that an update of all weights moves */
-    uint32_t n, unused;  /* machines; nodes that cannot be used now, or are too many */
+    inspan_wire_t wire;      /* of the gradients in `plan` */
+    uint64_t gradient_bytes; /* in memory */
+    uint64_t bucket_bytes;   /* as the job asks for it; 0: chosen */
+    double sample_flops;     /* forward and backward */
+    double update_bytes;     /* that an update of all weights moves */
+    uint32_t n, unused;      /* machines; nodes that cannot be used now, or are too many */
     plan_machine_t machines[PLAN_NODES_MAX];
     plan_node_t nodes[PLAN_NODES_MAX];
 } plan_input_t;
 
 /* job, model and data_bytes are there: the rest of what follows from them. INVALID. */
 inspan_status_t plan_input_job(plan_input_t *input, inspan_error_t *err);
+
+/* Gradients go over the wire in this type. */
+void plan_input_wire(plan_input_t *input, inspan_wire_t wire);
 
 /* The cluster's nodes that could be used, speeds guessed. */
 void plan_input_nodes(plan_input_t *input, const Inspan__V1__NodeList *list);

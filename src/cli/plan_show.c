@@ -101,6 +101,7 @@ json_t *plan_show_json(const plan_input_t *input, const plan_found_t *found)
     json_set_string(object, "name", input->job.name);
     if (found->job != 0) json_set_number(object, "job", (double)found->job);
     json_set_string(object, "model", input->key);
+    json_set_string(object, "wire", inspan_wire_name(input->wire));
     json_set_number(object, "gradient_bytes", (double)input->plan.gradient_bytes);
     json_set_number(object, "global_batch", (double)input->plan.batch);
     json_set_number(object, "memory_bytes", (double)input->plan.memory_bytes);
@@ -308,7 +309,7 @@ static void show_advice(FILE *out, const plan_input_t *input, const plan_found_t
 void plan_show(FILE *out, const plan_input_t *input, const plan_found_t *found)
 {
     char size[32], memory[32], name[256];
-    const inspan_wire_t wire = job_wire(&input->job);
+    const inspan_wire_t wire = input->wire;
     snprintf(name, sizeof name, "%s", input->job.name);
     fprintf(out, "%s: %s\n%s of gradients%s%s and %" PRIu64 " samples a step, %s of memory a node\n\n",
             table_clean(name), input->key, units_format_size(input->plan.gradient_bytes, size, sizeof size),

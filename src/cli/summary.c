@@ -70,7 +70,7 @@ static void copy_common(json_t *out, const rank_view_t *views, size_t n)
 {
     static const char *const keys[] = {"loss_first",      "loss_last",     "validation_first",
                                        "validation_last", "accuracy_last", "samples_per_s",
-                                       "wall_s"};
+                                       "wall_s",          "wire_changes"};
     const rank_view_t *first = n > 0 ? &views[0] : NULL;
     for (size_t i = 0; i < n; i++)
         if (views[i].own != NULL) {
@@ -79,6 +79,8 @@ static void copy_common(json_t *out, const rank_view_t *views, size_t n)
         }
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         json_set_number(out, keys[i], first == NULL ? (double)NAN : own_number(first, keys[i], (double)NAN));
+    const bool said = first != NULL && first->own != NULL;
+    json_set_string(out, "wire", said ? json_get_string(first->own, "wire") : NULL);
 }
 
 static void add_end(json_t *out, const Inspan__V1__JobInfo *job)
@@ -213,6 +215,18 @@ static void print_views(FILE *out, const json_t *summary)
     fputc('\n', out);
 }
 
+static void print_wire(FILE *out, const json_t *summary)
+{
+    char text[32];
+    const char *wire = json_get_string(summary, "wire");
+    const double changes = json_get_number(summary, "wire_changes", 0);
+    if (wire == NULL || !(changes > 0)) return;
+    snprintf(text, sizeof text, "%s", wire);
+    fprintf(out,
+            "  gradients went over the wire as %s in the end, after %.0f change%s: inspan logs says why\n",
+            table_clean(text), changes, changes > 1 ? "s" : "");
+}
+
 static void print_left_out(FILE *out, const json_t *list)
 {
     for (const json_t *at = json_first(list); at != NULL; at = json_next(at)) {
@@ -243,6 +257,7 @@ void summary_print(FILE *out, const json_t *summary)
     print_loss(out, summary, "loss    ", "loss_first", "loss_last");
     print_loss(out, summary, "held-out", "validation_first", "validation_last");
     print_views(out, summary);
+    print_wire(out, summary);
     print_nodes(out, json_get(summary, "nodes"));
     print_left_out(out, json_get(summary, "left_out"));
     const char *hash = json_get_string(summary, "param_hash");

@@ -87,10 +87,7 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     buckets->reduced = calloc(n, sizeof buckets->reduced[0]);
     buckets->missing = calloc(n, sizeof buckets->missing[0]);
     buckets->seen = calloc(buckets->n_params, sizeof buckets->seen[0]);
-    for (uint32_t b = 0; b < n; b++) {
-        buckets->bytes += room(buckets, b);
-        buckets->wire_bytes += comm_wire_bytes(buckets->wire, ddp_buckets_bytes(buckets, b) / sizeof(float));
-    }
+    for (uint32_t b = 0; b < n; b++) buckets->bytes += room(buckets, b);
     buckets->memory = os_memory_take(2 * buckets->bytes); /* padding must stay zero: it is reduced too */
     if (!buckets->local || !buckets->reduced || !buckets->missing || !buckets->seen || !buckets->memory)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %u gradient buckets of %.1f MB in all, twice",
@@ -104,9 +101,18 @@ static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-/* As large as the local sums, of which it is a copy in shape. */
-static inspan_status_t take_errors(ddp_buckets_t *buckets, inspan_error_t *err)
+size_t ddp_buckets_wire_bytes(const ddp_buckets_t *buckets, inspan_wire_t wire)
 {
+    size_t bytes = 0;
+    for (uint32_t b = 0; b < buckets->n; b++)
+        bytes += comm_wire_bytes(wire, ddp_buckets_bytes(buckets, b) / sizeof(float));
+    return bytes;
+}
+
+/* As large as the local sums, of which it is a copy in shape. */
+inspan_status_t ddp_buckets_keep_errors(ddp_buckets_t *buckets, inspan_error_t *err)
+{
+    if (buckets->error != NULL) return INSPAN_OK;
     buckets->error = calloc(buckets->n, sizeof buckets->error[0]);
     buckets->made_up = calloc(buckets->n, sizeof buckets->made_up[0]);
     buckets->error_memory = os_memory_take(buckets->bytes);
@@ -132,7 +138,7 @@ inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t 
     buckets->leases = leases;
     status = lay_out(buckets, parameters, bucket_bytes, err);
     if (status == INSPAN_OK) status = take_memory(buckets, err);
-    if (status == INSPAN_OK && wire == INSPAN_WIRE_INT8) status = take_errors(buckets, err);
+    if (status == INSPAN_OK && wire == INSPAN_WIRE_INT8) status = ddp_buckets_keep_errors(buckets, err);
     if (status != INSPAN_OK) ddp_buckets_close(buckets);
     return status;
 }

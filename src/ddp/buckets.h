@@ -11,9 +11,9 @@
  *   L .. 2L-1          1 where computed, as in the other buckets
  *   2L .. 2L+3         sums: loss; of the held-out samples loss, number, right answers
  *
- * Where gradients are rounded for the wire so much that it must be made up for (int8), each bucket has a
- * third array: what rounding took from this member's sums. It goes into the sums of the next step, once, when
- * they are reduced.
+ * Where gradients are rounded for the wire so much that it must be made up for (int8), or may be, each bucket
+ * has a third array: what rounding took from this member's sums. It goes into the sums of the next step,
+ * once, when they are reduced.
  *
  * No socket, no thread: exchange.h moves these buckets. One thread at a time; a bucket that is being reduced
  * is only read (local) or only written (reduced) by the communicator.
@@ -37,7 +37,8 @@ typedef struct ddp_tally {
 
 typedef struct ddp_buckets {
     inspan_dtype_t dtype;
-    inspan_wire_t wire; /* of the gradients; the elements of leases, and the tally, go as they are */
+    inspan_wire_t wire; /* of the gradients; the elements of leases, and the tally, go as they are. May be
+                           set between steps: to int8 only with errors kept */
     size_t element_size;
     uint32_t n_params, leases;
     uint32_t n;      /* buckets, the tally included */
@@ -45,7 +46,6 @@ typedef struct ddp_buckets {
     uint64_t hash;   /* of the layout, number of leases and dtype included */
     uint8_t *memory;
     size_t bytes;      /* of all local (or all reduced) buckets */
-    size_t wire_bytes; /* of them when they are sent once */
     uint8_t **local;   /* (n) */
     uint8_t **reduced; /* (n) */
     float **error;     /* (n) or NULL: nothing is made up for; the tally's is NULL */
@@ -60,6 +60,8 @@ typedef struct ddp_buckets {
 inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
                                  inspan_wire_t wire, uint64_t bucket_bytes, uint32_t leases,
                                  ddp_buckets_t *buckets, inspan_error_t *err);
+/* Errors are kept from now on, whatever the wire type; with int8 they are from the beginning. NO_MEMORY. */
+inspan_status_t ddp_buckets_keep_errors(ddp_buckets_t *buckets, inspan_error_t *err);
 void ddp_buckets_close(ddp_buckets_t *buckets); /* also what is all zero */
 
 void *ddp_buckets_local(ddp_buckets_t *buckets, uint32_t parameter);         /* (count) */
@@ -68,6 +70,8 @@ void *ddp_buckets_reduced(const ddp_buckets_t *buckets, uint32_t parameter); /* 
 uint64_t ddp_buckets_count(const ddp_buckets_t *buckets, uint32_t bucket); /* elements, all in all */
 inspan_dtype_t ddp_buckets_dtype(const ddp_buckets_t *buckets, uint32_t bucket);
 size_t ddp_buckets_bytes(const ddp_buckets_t *buckets, uint32_t bucket);
+
+size_t ddp_buckets_wire_bytes(const ddp_buckets_t *buckets, inspan_wire_t wire); /* all of them, sent once */
 
 void ddp_buckets_clear(ddp_buckets_t *buckets); /* a step begins: no lease, sums zero */
 

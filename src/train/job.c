@@ -80,16 +80,16 @@ static const job_field_t fields[] = {
      "mode local: how far the job's weights follow the mean way of the nodes"},
     {"sync.outer_momentum", JOB_REAL, AT(sync.outer_momentum), "0.9", NULL, 0, 0.999,
      "mode local: how much of the way of the steps before is gone again"},
-    {"sync.wire", JOB_CHOICE, AT(sync.wire), "fp32", "fp32|bf16|fp16|int8", 0, 0,
-     "gradients on the wire: as they are, or rounded; int8 makes up for it later"},
+    {"sync.wire", JOB_CHOICE, AT(sync.wire), "auto", "auto|fp32|bf16|fp16|int8", 0, 0,
+     "gradients on the wire: as they are, or rounded (int8 makes up for it later); auto: by sync.exactness"},
     {"sync.backend", JOB_CHOICE, AT(sync.backend), "auto", "auto|native|gloo|nccl|mpi", 0, 0,
      "who carries collectives"},
     {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15,
      "bytes of a gradient bucket (25M), or auto: a thirty-second of the gradients, 1 MB to 25 MB"},
     {"sync.split", JOB_CHOICE, AT(sync.split), "auto", "auto|equal", 0, 0,
      "a node's share of a step: by its speed, or as large as any other's"},
-    {"sync.exactness", JOB_CHOICE, AT(sync.exactness), "exact", "exact|relaxed", 0, 0,
-     "the same bits on all ranks, or not"},
+    {"sync.exactness", JOB_CHOICE, AT(sync.exactness), "exact", "exact|close|loose", 0, 0,
+     "what auto may choose: nothing that changes sums; rounded gradients; local updates too"},
 
     {"failure_timeout", JOB_DURATION, AT(failure_timeout), "5s", NULL, 1e9, 3.6e12,
      "silence after which a node is lost"},
@@ -360,9 +360,9 @@ typedef struct later {
 static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
 {
     static const later_t later[] = {
-        {AT(sync.mode), "exact|local", "sync.mode"},
+        {AT(sync.mode), "exact|local|auto", "sync.mode"},
         {AT(sync.backend), "auto|native", "sync.backend"},
-        {AT(sync.exactness), "exact", "sync.exactness"},
+        {AT(sync.exactness), "exact|close", "sync.exactness"},
     };
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
         const char *value = (const char *)job + later[i].offset;
@@ -408,9 +408,18 @@ static nn_dtype_t dtype_of(const job_config_t *job)
 
 inspan_wire_t job_wire(const job_config_t *job)
 {
+    if (strcmp(job->sync.wire, "auto") == 0) return job_wires(job) != 0 ? INSPAN_WIRE_BF16 : INSPAN_WIRE_FP32;
     int wire = INSPAN_WIRES - 1; /* it is one of them */
     while (wire > 0 && strcmp(inspan_wire_name((inspan_wire_t)wire), job->sync.wire) != 0) wire--;
     return (inspan_wire_t)wire;
+}
+
+uint32_t job_wires(const job_config_t *job)
+{
+    const bool open = strcmp(job->sync.wire, "auto") == 0 && strcmp(job->sync.exactness, "exact") != 0;
+    return open && dtype_of(job) == NN_FP32
+               ? 1u << INSPAN_WIRE_FP32 | 1u << INSPAN_WIRE_BF16 | 1u << INSPAN_WIRE_INT8
+               : 0;
 }
 
 bool job_is_local(const job_config_t *job)

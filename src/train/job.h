@@ -94,8 +94,10 @@ void job_optimizer_config(const job_config_t *job, nn_optimizer_config_t *optimi
 /* sync.bucket in bytes, 0 for auto. INVALID. */
 inspan_status_t job_bucket_bytes(const job_config_t *job, uint64_t *bytes, inspan_error_t *err);
 
-inspan_wire_t job_wire(const job_config_t *job); /* sync.wire */
-bool job_is_local(const job_config_t *job);      /* sync.mode local */
+/* sync.wire; auto: what the job begins with. */
+inspan_wire_t job_wire(const job_config_t *job);
+uint32_t job_wires(const job_config_t *job); /* auto: bit of each type that may be chosen; 0: no other */
+bool job_is_local(const job_config_t *job);  /* sync.mode local */
 
 /* Samples of one forward and backward: the job's, or for auto what keeps matrix products efficient; never
  * more than the largest share of a step that a rank can get, at least 1. */

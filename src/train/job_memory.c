@@ -15,7 +15,8 @@ inspan_status_t job_memory(const job_config_t *job, const nn_model_config_t *mod
     /* Weights, local gradients, reduced gradients, moments of the optimiser. */
     const uint64_t moments = strcmp(job->train.optimizer, "adamw") == 0 ? 2 : job->train.momentum > 0;
     uint64_t copies = 3 + moments;
-    if (job_wire(job) == INSPAN_WIRE_INT8) copies++; /* what rounding took away */
+    if (job_wire(job) == INSPAN_WIRE_INT8 || (job_wires(job) >> INSPAN_WIRE_INT8 & 1) != 0)
+        copies++; /* what rounding took away */
     /* The anchor, room to evaluate it, its momentum. */
     const bool local = job_is_local(job);
     if (local) copies += 3;

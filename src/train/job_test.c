@@ -171,7 +171,7 @@ static void faults_of_several_fields(void **state)
         {"sync.bucket", "1", INSPAN_INVALID, "sync.bucket"},
         {"sync.mode", "eager", INSPAN_UNSUPPORTED, "eager is not in this version"},
         {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native"},
-        {"sync.exactness", "relaxed", INSPAN_UNSUPPORTED, "relaxed"},
+        {"sync.exactness", "loose", INSPAN_UNSUPPORTED, "it has exact|close"},
         {"nodes.labels", "fast", INSPAN_UNSUPPORTED, "nodes.labels"},
         {"nodes.gpu", "cuda", INSPAN_UNSUPPORTED, "nodes.gpu"},
     };
@@ -195,7 +195,16 @@ static void faults_of_several_fields(void **state)
     assert_non_null(strstr(err.text, "sync.local_batch 8 is more than train.global_batch 7"));
     job_config_t wire = good;
     assert_int_equal(job_wire(&wire), INSPAN_WIRE_FP32);
+    assert_int_equal(job_wires(&wire), 0);
+    job_set(&wire, "sync.exactness", "close", &err);
+    assert_int_equal(job_validate(&wire, &err), INSPAN_OK);
+    assert_int_equal(job_wire(&wire), INSPAN_WIRE_BF16);
+    assert_int_equal(job_wires(&wire), 1 << INSPAN_WIRE_FP32 | 1 << INSPAN_WIRE_BF16 | 1 << INSPAN_WIRE_INT8);
+    job_set(&wire, "train.dtype", "fp64", &err);
+    assert_int_equal(job_wires(&wire), 0);
+    job_set(&wire, "train.dtype", "fp32", &err);
     job_set(&wire, "sync.wire", "int8", &err);
+    assert_int_equal(job_wires(&wire), 0);
     assert_int_equal(job_validate(&wire, &err), INSPAN_OK);
     assert_int_equal(job_wire(&wire), INSPAN_WIRE_INT8);
     job_set(&wire, "train.dtype", "fp64", &err);

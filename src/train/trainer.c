@@ -172,6 +172,7 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
                                         .drop = strcmp(trainer->job.on_loss, "drop") == 0};
     options.dtype = trainer->model_config.dtype == NN_FP64 ? INSPAN_FP64 : INSPAN_FP32;
     options.wire = job_wire(&trainer->job);
+    options.wires = job_wires(&trainer->job);
     if (job_is_local(&trainer->job)) /* whole updates in a run */
         options.micro_batch = trainer_local_run(trainer->micro_batch, trainer->job.sync.local_batch);
     options.n_state = nn_optimizer_state(trainer->optimizer, &moments);

@@ -43,7 +43,8 @@ struct trainer {
     ns_t evaluation;          /* looking at held-out samples */
     ns_t
         recent[TRAIN_RECENT]; /* when the last steps ended, evaluations left out, by applied % TRAIN_RECENT */
-    ns_t line_at;             /* when the last line for people was written */
+    char wire_reason[sizeof((inspan_elastic_stats_t *)0)->wire_reason]; /* told */
+    ns_t line_at; /* when the last line for people was written */
 };
 
 /* A failure that only this rank sees: the others shall know. Gives err's status. */

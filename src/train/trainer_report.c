@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "platform/json/json.h"
@@ -34,6 +35,14 @@ static void write_line(trainer_t *trainer, const inspan_progress_t *progress,
     fflush(trainer->out);
 }
 
+static void write_wire(trainer_t *trainer, const inspan_elastic_stats_t *stats)
+{
+    if (trainer->out == NULL || strcmp(stats->wire_reason, trainer->wire_reason) == 0) return;
+    memcpy(trainer->wire_reason, stats->wire_reason, sizeof trainer->wire_reason);
+    fprintf(trainer->out, "%s\n", trainer->wire_reason);
+    fflush(trainer->out);
+}
+
 void trainer_report(trainer_t *trainer)
 {
     ns_t now = os_now();
@@ -58,6 +67,7 @@ void trainer_report(trainer_t *trainer)
         .run_samples = stats.run,
     };
     if (trainer->hooks.progress != NULL) trainer->hooks.progress(trainer->hooks.context, &progress);
+    write_wire(trainer, &stats);
     write_line(trainer, &progress, &stats, now);
 }
 
@@ -69,6 +79,8 @@ static void add_elastic(json_t *out, const inspan_elastic_stats_t *stats)
     json_set_number(out, "exposed_comm_s", ns_to_s(stats->exposed_ns));
     json_set_number(out, "commit_s", ns_to_s(stats->commit_ns));
     json_set_number(out, "bytes_sent", (double)stats->bytes_sent);
+    json_set_string(out, "wire", inspan_wire_name(stats->wire));
+    json_set_number(out, "wire_changes", (double)stats->rewires);
     json_set_number(out, "bytes_copied", (double)stats->bytes_copied);
     json_set_number(out, "views", (double)stats->views);
     json_set_number(out, "members", stats->members);

@@ -204,6 +204,8 @@ static inspan_status_t check_options(const inspan_elastic_options_t *options, in
     if (options->batch == 0 || options->leases > options->batch)
         return error_set(err, INSPAN_INVALID, "%u leases of a step of %" PRIu64 " samples", options->leases,
                          options->batch);
+    if (options->wires != 0 && options->dtype != INSPAN_FP32)
+        return error_set(err, INSPAN_INVALID, "only gradients in fp32 can go over the wire in another type");
     if (options->first_step > options->steps)
         return error_set(err, INSPAN_INVALID, "training starts at step %" PRIu64 " of %" PRIu64,
                          options->first_step, options->steps);
@@ -216,6 +218,7 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
     const uint32_t leases = choose_leases(options);
     inspan_status_t status = ddp_buckets_open(e->parameters, n, options->dtype, options->wire,
                                               options->bucket_bytes, leases, &e->buckets, err);
+    if (status == INSPAN_OK) status = driver_wire_open(e, err);
     if (status == INSPAN_OK) status = driver_chunks_open(e, err);
     if (status != INSPAN_OK) return status;
     e->largest_lease = (options->batch + leases - 1) / leases;
@@ -231,7 +234,8 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
 inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan_error_t *err)
 {
     const inspan_elastic_options_t *options = &e->options;
-    const uint64_t settings[] = {e->buckets.hash, options->batch, options->steps, (uint64_t)options->wire};
+    const uint64_t settings[] = {e->buckets.hash, options->batch, options->steps, (uint64_t)options->wire,
+                                 options->wires};
     const elastic_policy_t none = {0}, by_pace = driver_policy();
     const elastic_config_t config = {.number = number,
                                      .newcomer = options->newcomer,
@@ -240,6 +244,8 @@ inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan
                                      .leases = e->buckets.leases,
                                      .buckets = e->buckets.n,
                                      .layout = hash64(settings, sizeof settings, 0),
+                                     .wires = INSPAN_WIRES,
+                                     .wire = (uint8_t)options->wire,
                                      .drop = options->drop,
                                      .policy = options->equal_shares ? none : by_pace};
     e->stats.number = number;
@@ -314,6 +320,7 @@ static bool start_operation(inspan_elastic_t *e, const driver_todo_t *todo)
     if (todo->type == ELASTIC_DO_REDUCE) {
         if (exchange_room(e->exchange) <= ROOM_KEPT) return false;
         driver_links_apply(e);
+        driver_wire_apply(e);
         log_debug("step %" PRIu64 ": bucket %u is reduced in view %" PRIu64, todo->step, todo->bucket,
                   e->view);
         pthread_mutex_lock(&e->lock);
@@ -547,6 +554,7 @@ static void finish_apply(inspan_elastic_t *e)
     if (!e->applying_light) {
         driver_judge_step(e, e->applied_step);
         driver_look_for_burden(e, e->applied_step);
+        driver_choose_wire(e, e->applied_step);
     }
     e->applying = false;
 }
@@ -606,6 +614,7 @@ void inspan_elastic_stats(const inspan_elastic_t *elastic, inspan_elastic_stats_
     inspan_comm_stats_t now = {0};
     pthread_mutex_lock(&e->lock);
     *stats = e->stats;
+    stats->wire = e->buckets.wire;
     driver_pace_stats(e, stats);
     if (e->comm != NULL) inspan_comm_stats(e->comm, &now);
     pthread_mutex_unlock(&e->lock);

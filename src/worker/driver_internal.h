@@ -108,6 +108,31 @@ typedef struct driver_links {
     bool news;
 } driver_links_t;
 
+typedef struct driver_measured {
+    double reduce_s; /* of all gradients, among n members; 0: not known */
+    double step_s;   /* of whole steps; 0: not known */
+    uint32_t n;
+    uint64_t bytes; /* of all gradients, as they were sent */
+    bool links;     /* the members' ports are measured */
+} driver_measured_t;
+
+/* What predictions of the present view go by. */
+typedef struct driver_outlook {
+    plan_node_t nodes[ELASTIC_MEMBERS_MAX]; /* (measured.n) */
+    plan_job_t job;
+    driver_measured_t measured;
+    plan_scaled_t scaled;
+    plan_price_t price;
+} driver_outlook_t;
+
+/* In which types gradients may go over the wire, the most exact first. */
+typedef struct driver_wire {
+    inspan_wire_t types[INSPAN_WIRES];
+    uint64_t bytes[INSPAN_WIRES]; /* of all gradients */
+    uint32_t n;
+    plan_wire_t state; /* the leader's */
+} driver_wire_t;
+
 struct inspan_elastic {
     const inspan_views_t *views;
     inspan_elastic_options_t options;     /* without state */
@@ -122,8 +147,8 @@ struct inspan_elastic {
     os_cond_t changed;
     /* under lock */
     elastic_t *machine;
-    inspan_comm_t *comm; /* of the present view; NULL: none */
-    driver_todo_t *todo; /* a ring */
+    inspan_comm_t *comm;           /* of the present view; NULL: none */
+    driver_todo_t *todo;           /* a ring */
     uint32_t todo_size, todo_first, todo_n;
     driver_commit_t commits[DRIVER_COMMITS];
     uint32_t commit_first, commit_n;
@@ -159,6 +184,7 @@ struct inspan_elastic {
     ns_t idle_since, recovering_since;
     driver_pace_t pace;
     plan_leave_t leave; /* the leader's */
+    driver_wire_t wire;
     inspan_elastic_stats_t stats;
 };
 
@@ -204,7 +230,9 @@ void driver_pace_reduced(inspan_elastic_t *e, uint32_t bucket); /* lock; any thr
 void driver_pace_committed(inspan_elastic_t *e, bool light);    /* lock; any thread */
 void driver_pace_opened(inspan_elastic_t *e, uint64_t share);   /* lock; any thread: the table is here */
 void driver_pace_view(inspan_elastic_t *e);                     /* lock */
-void driver_pace_tell(inspan_elastic_t *e);                     /* lock; before a vote or report */
+/* lock: from this step on reductions take `factor` times as long. */
+void driver_pace_rewired(inspan_elastic_t *e, double factor);
+void driver_pace_tell(inspan_elastic_t *e); /* lock; before a vote or report */
 uint32_t driver_pace_next_run(const inspan_elastic_t *e, uint32_t left, bool sealed); /* lock; leases */
 ns_t driver_pace_rest(inspan_elastic_t *e, ns_t now); /* until when no run is to begin; 0: it may */
 void driver_pace_stats(const inspan_elastic_t *e, inspan_elastic_stats_t *stats); /* lock */
@@ -229,6 +257,17 @@ void driver_links_apply(inspan_elastic_t *e); /* training thread; before a reduc
 void driver_look_at_vitals(inspan_elastic_t *e);
 void driver_notice_change(inspan_elastic_t *e);             /* after a run */
 void driver_judge_step(inspan_elastic_t *e, uint64_t step); /* after a step */
+
+/* driver_outlook.c: training thread. Where this member leads and the paces of all are known: else false.
+ * `price` points into *outlook. */
+bool driver_outlook(inspan_elastic_t *e, driver_outlook_t *outlook);
+
+/* driver_wire.c */
+
+inspan_status_t driver_wire_open(inspan_elastic_t *e, inspan_error_t *err);
+void driver_choose_wire(inspan_elastic_t *e, uint64_t step); /* training thread; after a step: the leader */
+/* Training thread, before a reduction of a step: gradients go as the machine says. */
+void driver_wire_apply(inspan_elastic_t *e);
 
 /* driver_leave.c: training thread */
 

@@ -143,6 +143,15 @@ void driver_pace_opened(inspan_elastic_t *e, uint64_t share)
     e->stats.share = share;
 }
 
+void driver_pace_rewired(inspan_elastic_t *e, double factor)
+{
+    driver_pace_t *pace = &e->pace;
+    for (uint32_t i = 0; i < DRIVER_REDUCTIONS; i++)
+        pace->reductions[i] = (ns_t)((double)pace->reductions[i] * factor);
+    pace->n_durations = 0;
+    pace->committed_at = 0;
+}
+
 /* Another view has other links. */
 void driver_pace_view(inspan_elastic_t *e)
 {
@@ -249,7 +258,7 @@ void driver_pace_tell(inspan_elastic_t *e)
         e->pace.told = ask;
         e->pace.told_at = now;
     }
-    if (e->machine != NULL && !e->options.equal_shares) elastic_set_pace(e->machine, &e->pace.told);
+    if (e->machine != NULL) elastic_set_pace(e->machine, &e->pace.told);
 }
 
 /* Of `left` leases, all that there will be where `sealed`: the odd rest comes first, so that the last run,

@@ -164,4 +164,20 @@ typedef struct plan_leave {
 uint32_t plan_leave_out(plan_leave_t *state, const plan_job_t *job, const plan_node_t *nodes,
                         const uint32_t *ids, uint32_t n, uint32_t least, plan_price_t price, double *gain);
 
+/* All zero at first. Of one leader, as plan_leave_t. */
+typedef struct plan_wire {
+    uint32_t wanted, calls; /* another way than the present one, in so many calls in a row */
+    uint32_t returns;       /* to a more exact one: each makes the next one wait twice as long */
+} plan_wire_t;
+
+/*
+ * Once a step: in which of n_ways gradients are best sent among all n nodes from now on. bytes (n_ways): of
+ * all gradients, the most exact way first; present: how they go now, with job->gradient_bytes =
+ * bytes[present]. The most exact one whose step is predicted to take at most 3 % longer than the shortest,
+ * where it is so in 3 calls in a row. step_s (n_ways): the predictions.
+ */
+uint32_t plan_choose_wire(plan_wire_t *state, const plan_job_t *job, const plan_node_t *nodes, uint32_t n,
+                          plan_price_t price, const uint64_t *bytes, uint32_t n_ways, uint32_t present,
+                          double *step_s);
+
 #endif

@@ -425,6 +425,72 @@ static void a_burden_is_named_after_some_steps(void **state)
     assert_float_equal(gain, 1, 0);
 }
 
+/* ---- How gradients go ------------------------------------------------------------------------ */
+
+#define FAST (10 * GIGABIT)
+
+enum { WAYS = 3 };
+static const uint64_t way_bytes[WAYS] = {44000000, 22000000, 11000000};
+
+/* Two of these machines, with links of so many bytes/s. */
+static uint32_t choose_way(plan_wire_t *state, double bytes_per_s, uint32_t present, double *step_s)
+{
+    const plan_node_t nodes[] = {machine(40, bytes_per_s), machine(40, bytes_per_s)};
+    plan_job_t job = small_job();
+    job.gradient_bytes = way_bytes[present];
+    job.bucket_bytes = job.gradient_bytes / 32;
+    return plan_choose_wire(state, &job, nodes, 2, direct, way_bytes, WAYS, present, step_s);
+}
+
+static uint32_t calls_until(plan_wire_t *state, double bytes_per_s, uint32_t present, uint32_t chosen)
+{
+    double step_s[WAYS];
+    for (uint32_t calls = 1; calls < 1000; calls++)
+        if (choose_way(state, bytes_per_s, present, step_s) == chosen) return calls;
+    return 0;
+}
+
+static void gradients_are_rounded_where_it_pays(void **state)
+{
+    double step_s[WAYS];
+    plan_wire_t wire = {0};
+    (void)state;
+    for (int call = 0; call < 20; call++) /* hidden behind the last backward pass, but for the last bucket */
+        assert_int_equal(choose_way(&wire, FAST, 0, step_s), 0);
+    assert_int_equal(calls_until(&wire, 2.4e6, 0, 2), 3);
+    assert_int_equal(choose_way(&wire, 2.4e6, 0, step_s), 0); /* not in a row any more */
+    assert_true(step_s[0] > 15 && step_s[1] < step_s[0] * 0.6 && step_s[2] < step_s[1] * 0.6);
+    for (int call = 0; call < 20; call++) {
+        assert_int_equal(choose_way(&wire, 2.4e6, 2, step_s), 2);
+        assert_int_equal(choose_way(&wire, FAST, 0, step_s), 0);
+    }
+}
+
+/* What an exacter way costs less than the gain for which it was left, it stays left; and to come and go takes
+ * longer each time. */
+static void ways_do_not_flap(void **state)
+{
+    plan_wire_t wire = {0};
+    uint32_t kept = 0;
+    (void)state;
+    for (double bytes_per_s = 50e6; bytes_per_s < 1e9; bytes_per_s *= 1.01) {
+        double step_s[WAYS];
+        plan_wire_t up = {0}, down = {0};
+        for (int call = 0; call < 5; call++) choose_way(&up, bytes_per_s, 0, step_s);
+        for (int call = 0; call < 5; call++) choose_way(&down, bytes_per_s, 1, step_s);
+        assert_true(up.wanted <= down.wanted);
+        kept += up.wanted < down.wanted;
+    }
+    assert_in_range(kept, 1, 20);
+    uint32_t before = 0;
+    for (int turn = 0; turn < 5; turn++) {
+        assert_int_equal(calls_until(&wire, 2.4e6, 0, 2), 3);
+        const uint32_t back = calls_until(&wire, FAST, 2, 0);
+        assert_true(back == (before > 0 ? 2 * before : 3));
+        before = back;
+    }
+}
+
 /* Each on a slow link: to let one go gains next to nothing, to be alone gains much. */
 static void the_way_may_lead_through_a_bad_set(void **state)
 {
@@ -522,6 +588,8 @@ int main(void)
         cmocka_unit_test(a_cable_goes_where_it_helps),
         cmocka_unit_test(unequal_machines_reach_nearly_their_sum),
         cmocka_unit_test(reductions_take_what_the_steps_show),
+        cmocka_unit_test(gradients_are_rounded_where_it_pays),
+        cmocka_unit_test(ways_do_not_flap),
         cmocka_unit_test(a_burden_is_named_after_some_steps),
         cmocka_unit_test(the_way_may_lead_through_a_bad_set),
         cmocka_unit_test(it_ends_no_worse_than_the_best_alone),

@@ -14,16 +14,19 @@ inspan_status_t elastic_open(const elastic_config_t *config, elastic_do_fn perfo
     *e = NULL;
     if (config->leases == 0 || config->leases > ELASTIC_LEASES_MAX || config->buckets == 0 ||
         config->buckets > ELASTIC_BUCKETS_MAX || config->steps > UINT64_MAX - 4 ||
-        config->first_step > config->steps)
+        config->first_step > config->steps || config->wires > UINT8_MAX + 1 ||
+        (config->wire > 0 && config->wire >= config->wires))
         return INSPAN_INVALID;
     elastic_t *made = calloc(1, sizeof *made);
     if (!made) return INSPAN_NO_MEMORY;
     made->config = *config;
+    if (made->config.wires == 0) made->config.wires = 1;
     made->perform = perform;
     made->context = context;
     made->step = config->newcomer ? 0 : config->first_step;
     made->role = config->newcomer ? ELASTIC_FRESH : ELASTIC_FULL;
     made->pace = ELASTIC_PACE_UNKNOWN;
+    made->wire = made->next_wire = config->wire;
     memset(made->owner, NOBODY, sizeof made->owner);
     *e = made;
     return INSPAN_OK;
@@ -124,6 +127,7 @@ static void enter_view(elastic_t *e, const elastic_event_t *event)
     memset(e->share, 0, sizeof e->share);
     if (!PLANTED(e, OLDSHARES)) memset(e->shares, 0, sizeof e->shares); /* by then they differed: equal */
     memset(e->next_shares, 0, sizeof e->next_shares);
+    e->next_wire = e->wire;
     for (uint32_t i = 0; i < e->n; i++)
         e->paces[i] = event->paces != NULL ? elastic_sound_pace(&event->paces[i]) : ELASTIC_PACE_UNKNOWN;
     if (PLANTED(e, DROPHELD)) e->held = EMPTY_SET;

@@ -132,6 +132,8 @@ typedef struct elastic_config {
     uint32_t leases;  /* of a step, 1 .. ELASTIC_LEASES_MAX */
     uint32_t buckets; /* 1 .. ELASTIC_BUCKETS_MAX, the tally included */
     uint64_t layout;  /* hash of the bucket layout (Y1) */
+    uint32_t wires;   /* gradients may go over the wire in so many ways, 256 at most; 0 is taken for 1 */
+    uint8_t wire;     /* how they go until the leader says otherwise; < wires */
     bool drop;        /* on_loss: drop */
     elastic_policy_t policy; /* split NULL: equal shares. steal NULL: everything is granted by the table */
     uint32_t planted;        /* PLANTED_* bits of planted.h: read only in a build with INSPAN_PLANTED */
@@ -266,6 +268,10 @@ void elastic_set_pace(elastic_t *e, const elastic_pace_t *pace);
  * one order whoever makes them. Elsewhere: nothing. */
 void elastic_set_shares(elastic_t *e, const uint8_t *shares);
 
+/* The leader: how gradients go over the wire from the next step on that a COMMIT opens; < config.wires, else
+ * nothing changes. What it means is the shell's. Unlike shares it stays in a new view: DECIDE carries it. */
+void elastic_set_wire(elastic_t *e, uint8_t wire);
+
 /* ---- queries: pure ---- */
 
 /* Next run of leases that are granted and not computed: [*first, *first + *n), contiguous, *n <= most. *last:
@@ -284,7 +290,8 @@ uint64_t elastic_view(const elastic_t *e); /* 0: none yet */
 uint64_t elastic_step(const elastic_t *e); /* worked on; all below are committed; steps + 2 at the end */
 bool elastic_light(const elastic_t *e);    /* that step is the closing or the saving one */
 const uint8_t *
-elastic_shares(const elastic_t *e); /* (members) in this step, as elastic_set_shares has them */
+elastic_shares(const elastic_t *e);       /* (members) in this step, as elastic_set_shares has them */
+uint8_t elastic_wire(const elastic_t *e); /* in this step, as elastic_set_wire has it */
 uint32_t elastic_members(const elastic_t *e, const uint32_t **numbers,
                          uint32_t *index);     /* returns how many */
 uint64_t elastic_full_set(const elastic_t *e); /* bit per index; in RUN */
@@ -344,7 +351,7 @@ const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view,
  *       34    2 buckets                                     40    2 leases
  *       36    1 role                                        42    2 buckets
  *       37    3 zero                                        44    1 members
- *       40   32 computed leases (D)                         45    3 zero
+ *       40   32 computed leases (D)                         45    1 wire; 2 zero
  *       72   32 given up: granted, not computed             48   32 dropped leases
  *      104   32 dropped leases                              80   32 salvaged buckets
  *      136   32 held buckets                               112    m per index: chunk to give it (a full
@@ -359,7 +366,7 @@ const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view,
  *       72   32 pace                                        48    2 leases
  *                                                           50    2 buckets
  * LEAVE, member -> leader: the header alone                 52    1 members
- *                                                           53    3 zero
+ *                                                           53    1 wire; 2 zero
  * CLAIM, member -> leader                                   56    m chunks, as in DECIDE
  *       32    4 leases computed of those granted here        +    l owners, as in DECIDE
  *       36    4 zero                                         +    m shares of the sums

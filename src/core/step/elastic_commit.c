@@ -104,6 +104,17 @@ static inspan_status_t check_commit(elastic_t *e, const elastic_message_t *m)
     return INSPAN_OK;
 }
 
+inspan_status_t elastic_take_wire(elastic_t *e, const elastic_message_t *m)
+{
+    if (m->wire >= e->config.wires)
+        return elastic_fail(e, INSPAN_MISMATCH,
+                            "rank %u opened step %" PRIu64
+                            " with way %u of gradients over the wire, rank %u knows %u",
+                            e->numbers[LEADER], m->step, m->wire, e->config.number, e->config.wires);
+    if (!PLANTED(e, OLDWIRE)) e->wire = m->wire;
+    return INSPAN_OK;
+}
+
 /* The commit at this member, and the step that it opens. */
 static void take_commit(elastic_t *e, uint64_t full, const uint8_t *owner, const uint8_t *plan,
                         const uint8_t *shares)
@@ -134,6 +145,7 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from)
                             e->numbers[from], m->step, e->config.number, e->step, e->view,
                             elastic_phase_name(e->phase), e->voted ? "voted" : "not voted");
     inspan_status_t status = check_commit(e, m);
+    if (status == INSPAN_OK) status = elastic_take_wire(e, m);
     if (status != INSPAN_OK) return status;
     take_commit(e, m->full, m->owner, m->plan, m->shares);
     return elastic_progress(e);
@@ -271,6 +283,7 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
     out->hint = hint;
     out->full = full;
     memcpy(out->shares, e->next_shares, e->n);
+    out->wire = e->wire = e->next_wire;
     elastic_set_t leases = opened == elastic_end(e) ? EMPTY_SET : set_first(e->config.leases);
     elastic_share_out(e, full, leases, opened, e->share, out->owner);
     uint32_t chunks = elastic_light_step(e, opened) ? 0 : e->config.buckets - 1; /* too late to be of use */

@@ -171,6 +171,7 @@ inspan_status_t elastic_decide(elastic_t *e, bool *stuck)
     elastic_message_t *out = elastic_draft(e, ELASTIC_DECIDE);
     out->step = step;
     out->full = full;
+    out->wire = e->wire;
     elastic_set_t computed, given_up;
     status = gather_leases(e, step, &computed, &given_up);
     if (status == INSPAN_OK) status = gather_buckets(e, step);

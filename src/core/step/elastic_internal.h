@@ -117,6 +117,7 @@ typedef struct elastic_message {
     elastic_pace_t pace;
     uint64_t hint;
     uint64_t full;
+    uint8_t wire;
     uint8_t plan[ELASTIC_MEMBERS_MAX];
     uint8_t shares[ELASTIC_MEMBERS_MAX];
     uint8_t owner[ELASTIC_LEASES_MAX];
@@ -124,6 +125,9 @@ typedef struct elastic_message {
     uint8_t source[ELASTIC_BUCKETS_MAX]; /* of salvaged buckets: who has it, who needs it */
     uint64_t need[ELASTIC_BUCKETS_MAX];
 } elastic_message_t;
+
+/* MISMATCH where it is none of config.wires. From COMMIT or DECIDE. */
+inspan_status_t elastic_take_wire(elastic_t *e, const elastic_message_t *m);
 
 /* Returns the bytes written, at most ELASTIC_MESSAGE_MAX. */
 size_t elastic_message_encode(const elastic_message_t *message, uint8_t bytes[ELASTIC_MESSAGE_MAX]);
@@ -168,6 +172,7 @@ struct elastic {
     uint8_t owner[ELASTIC_LEASES_MAX];   /* or RESERVED for it */
     elastic_pace_t pace;                 /* own, of the next vote or report */
     uint8_t shares[ELASTIC_MEMBERS_MAX]; /* of the sums, in this step */
+    uint8_t wire;                        /* of the gradients, in this step */
     uint64_t stolen;
     elastic_set_t held, salvaged, ready;
     uint32_t tag[ELASTIC_BUCKETS_MAX];
@@ -190,7 +195,7 @@ struct elastic {
     elastic_set_t here[ELASTIC_MEMBERS_MAX]; /* chunks that a member needs no copy of */
     elastic_report_t reports[ELASTIC_MEMBERS_MAX];
     elastic_pace_t paces[ELASTIC_MEMBERS_MAX]; /* in a first view: everyone's */
-    uint8_t next_shares[ELASTIC_MEMBERS_MAX];
+    uint8_t next_shares[ELASTIC_MEMBERS_MAX], next_wire;
     uint32_t share[ELASTIC_MEMBERS_MAX];                 /* of the last whole step of this view; 0: none */
     elastic_progress_of_t progress[ELASTIC_MEMBERS_MAX]; /* of this step */
     int64_t now, opened_at;

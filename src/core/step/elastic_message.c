@@ -112,12 +112,20 @@ static size_t put_plan_and_owners(const elastic_message_t *m, uint8_t *bytes, si
     return at + m->members + m->leases;
 }
 
+/* And how gradients go. */
+static void put_members(const elastic_message_t *m, uint8_t *to)
+{
+    put(to, m->members, 1);
+    put(to + 1, m->wire, 1);
+    put(to + 2, 0, 2);
+}
+
 static size_t put_decide(const elastic_message_t *m, uint8_t *bytes)
 {
     put(AT(32), m->full, 8);
     put(AT(40), m->leases, 2);
     put(AT(42), m->buckets, 2);
-    put(AT(44), m->members, 4);
+    put_members(m, AT(44));
     put_set(AT(48), m->dropped);
     put_set(AT(80), m->held);
     size_t at = put_plan_and_owners(m, bytes, DECIDE_BYTES);
@@ -137,7 +145,7 @@ static size_t put_commit(const elastic_message_t *m, uint8_t *bytes)
     put(AT(40), m->full, 8);
     put(AT(48), m->leases, 2);
     put(AT(50), m->buckets, 2);
-    put(AT(52), m->members, 4);
+    put_members(m, AT(52));
     const size_t at = put_plan_and_owners(m, bytes, COMMIT_BYTES);
     memcpy(AT(at), m->shares, m->members);
     return at + m->members;
@@ -219,9 +227,11 @@ static const char *get_plan_and_owners(const uint8_t *bytes, size_t at, elastic_
 
 static const char *get_members(const uint8_t *bytes, size_t at, elastic_message_t *m)
 {
-    uint64_t members = get(AT(at), 4);
-    if (members == 0 || members > ELASTIC_MEMBERS_MAX) return "its number of members";
+    uint64_t members = get(AT(at), 1);
+    if (members == 0 || members > ELASTIC_MEMBERS_MAX || get(AT(at + 2), 2) != 0)
+        return "its number of members";
     m->members = (uint32_t)members;
+    m->wire = AT(at)[1];
     return NULL;
 }
 

@@ -44,6 +44,7 @@ static elastic_message_t random_message(rng_t *rng, elastic_message_type_t type,
                               .last = (uint32_t)rng_below(rng, ELASTIC_LEASES_MAX + 1),
                               .most = (uint32_t)rng_below(rng, ELASTIC_LEASES_MAX + 1)};
     m.role = (elastic_role_t)rng_below(rng, 4);
+    m.wire = (uint8_t)rng_below(rng, UINT8_MAX + 1);
     m.computed = random_set(rng, leases);
     m.given_up = random_set(rng, leases);
     m.dropped = random_set(rng, leases);
@@ -106,6 +107,7 @@ static void assert_same(const elastic_message_t *a, const elastic_message_t *b)
     if (decide || commit) {
         assert_int_equal(a->full, b->full);
         assert_int_equal(a->members, b->members);
+        assert_int_equal(a->wire, b->wire);
         assert_memory_equal(a->plan, b->plan, a->members);
         assert_memory_equal(a->owner, b->owner, a->leases);
     }

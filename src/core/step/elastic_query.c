@@ -221,6 +221,16 @@ void elastic_set_shares(elastic_t *e, const uint8_t *shares)
     if (e->index == LEADER) memcpy(e->next_shares, shares, e->n);
 }
 
+void elastic_set_wire(elastic_t *e, uint8_t wire)
+{
+    if (e->index == LEADER && wire < e->config.wires) e->next_wire = wire;
+}
+
+uint8_t elastic_wire(const elastic_t *e)
+{
+    return e->wire;
+}
+
 const uint8_t *elastic_shares(const elastic_t *e)
 {
     return e->shares;

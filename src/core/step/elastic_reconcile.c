@@ -167,6 +167,7 @@ static inspan_status_t act_on_decision(elastic_t *e)
     const elastic_message_t *m = &e->message;
     inspan_status_t status = check_step_and_role(e, m);
     if (status == INSPAN_OK) status = check_salvage(e, m);
+    if (status == INSPAN_OK) status = elastic_take_wire(e, m);
     if (status != INSPAN_OK) return status;
     if (e->role == ELASTIC_FRESH) { /* R1: it joins at the decided step, and listens */
         e->role = ELASTIC_LISTENER;

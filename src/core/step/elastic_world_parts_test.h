@@ -16,6 +16,7 @@
 #define BUCKETS    4
 #define LEASES     12
 #define FEW_LEASES 5 /* without a policy */
+#define WIRES      3
 #define STEPS      8 /* of one history, the light ones included */
 #define MESSAGES   512
 #define OPS        1024

@@ -73,7 +73,7 @@ static op_t *find_op(world_t *world, uint64_t view, uint64_t step, uint32_t buck
 
 static uint64_t shares_of(const proc_t *p, uint64_t view)
 {
-    uint64_t hash = 1;
+    uint64_t hash = mix(1, elastic_wire(p->e));
     for (uint32_t i = 0; i < p->world->views[view].n; i++) hash = mix(hash, elastic_shares(p->e)[i]);
     return hash;
 }
@@ -93,7 +93,8 @@ static void do_reduce(proc_t *p, const elastic_action_t *action)
                      .shares = shares};
     }
     if (op->shares != shares)
-        violated(world, "rank %u reduces bucket %u of step %" PRIu64 " in view %" PRIu64 " by other shares",
+        violated(world,
+                 "rank %u reduces bucket %u of step %" PRIu64 " in view %" PRIu64 " by other shares or wires",
                  p->number, action->bucket, action->step, action->view);
     if (op->order != p->order)
         violated(world,
@@ -217,6 +218,7 @@ static void begin_work(proc_t *p)
     for (uint32_t i = 0; i < PROCS; i++)
         shares[i] = (uint8_t)mix(p->world->policy.salt + (uint64_t)p->world->now, i);
     elastic_set_shares(p->e, shares);
+    elastic_set_wire(p->e, shares[0] % WIRES);
     uint64_t hash = 1;
     bool all = true;
     for (uint32_t c = 0; c + 1 < p->world->config.buckets; c++) {
@@ -577,6 +579,7 @@ static void start(world_t *world, uint64_t seed)
     config->leases = 1 + below(world, FEW_LEASES);
     config->buckets = 1 + below(world, o->small ? 2 : BUCKETS);
     config->layout = 7;
+    config->wires = WIRES;
     config->drop = o->drop && below(world, 2);
     config->planted = o->planted;
     world->crashes = o->small ? o->crashes : below(world, o->crashes + 1);

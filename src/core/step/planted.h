@@ -29,6 +29,7 @@
     X(BLINDCHUNK, core, "an update is applied to chunks of any version")                                     \
     X(LATECHUNK, core, "a chunk of an older version is stored")                                              \
     X(OLDSHARES, core, "a member keeps the shares of the last view")                                         \
+    X(OLDWIRE, core, "a member goes on with the wire type that it had")                                      \
     X(LISTENNOVOTE, core, "the leader does not wait for the votes of listeners")                             \
     X(SELFFULL, core, "a newcomer declares itself full in a reconcile (shows with NOC2 alone)")              \
     X(NOFENCE, manager, "a checkpoint of an older view is registered")                                       \
