@@ -147,8 +147,8 @@ struct inspan_elastic {
     os_cond_t changed;
     /* under lock */
     elastic_t *machine;
-    inspan_comm_t *comm;           /* of the present view; NULL: none */
-    driver_todo_t *todo;           /* a ring */
+    inspan_comm_t *comm; /* of the present view; NULL: none */
+    driver_todo_t *todo; /* a ring */
     uint32_t todo_size, todo_first, todo_n;
     driver_commit_t commits[DRIVER_COMMITS];
     uint32_t commit_first, commit_n;
