@@ -9,7 +9,7 @@ the same four nodes that compute as many samples each at the same time, without 
 Local: the same on 100 Mbit/s with 32 updates of 4 samples on each node between two exchanges; what the nodes say of exposed
 communication, an update.
 
-Auto: a GPT of 1.2 million parameters on links of 1 Gbit/s, 100 and 20 Mbit/s, with sync.exactness close, beside each type that
+Auto: a GPT of 0.8 million parameters on links of 1 Gbit/s, 100 and 20 Mbit/s, with sync.exactness close, beside each type that
 this allows, set by hand.
 
 Loss: a small GPT on a text with much to learn, the same samples with every type; what is held out, as training goes on.

@@ -214,7 +214,7 @@ def test_gradients_are_rounded_where_links_are_slow(inspan, cluster, job, labora
     close = json.loads(inspan.run(*words, "--set", "sync.exactness=close").stdout)
     assert (close["wire"], close["wire_changes"]) == ("int8", 1)
     assert {node["param_hash"] for node in close["nodes"]} == {close["param_hash"]}
-    assert re.search(r"\[0\] from step \d+ on gradients go over the wire as int8: steps of \S+ s are expected, as bf16 \S+ s",
+    assert re.search(r"\[0\] step \d+: gradients go over the wire as int8: steps of \S+ s are expected, as bf16 \S+ s",
                      inspan.run("logs", close["job"]).stdout)
     exact = json.loads(inspan.run(*words, "--set", "train.steps=6").stdout)
     assert (exact["wire"], exact["wire_changes"]) == ("fp32", 0)

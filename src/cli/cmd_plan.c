@@ -17,7 +17,6 @@
 #define MICRO_GAIN       1.03
 #define MOST_MICRO_BATCH 256
 #define ALL_SETS_OF      6 /* nodes: 63 sets */
-#define WIRE_LOSS        1.03
 
 typedef struct plan {
     place_options_t place;
@@ -200,26 +199,23 @@ static void predict_sets(const plan_input_t *input, plan_price_t price, plan_fou
     }
 }
 
-/* As the job's leader chooses while it runs: the most exact of the types that sync.exactness allows whose
- * best set is at most 3 % slower than with another. */
+/* As the job's leader chooses while it runs, but each type with the set that is best for it. */
 static inspan_status_t choose_wire(plan_input_t *input, inspan_error_t *err)
 {
     const uint32_t wires = job_wires(&input->job);
-    double speed[INSPAN_WIRES] = {0}, best = 0;
+    double cost[INSPAN_WIRES]; /* seconds a sample */
     for (inspan_wire_t wire = 0; wire < INSPAN_WIRES; wire++) {
         plan_answer_t answer;
+        cost[wire] = INFINITY;
         if ((wires >> wire & 1) == 0) continue;
         plan_input_wire(input, wire);
         plan_pricer_t *pricer = plan_pricer_open(input->plan.bucket_bytes);
         if (pricer == NULL) return error_set(err, INSPAN_NO_MEMORY, "out of memory");
         plan_search(&input->plan, input->nodes, input->n, plan_pricer_price(pricer), &answer);
         plan_pricer_close(pricer);
-        speed[wire] = answer.best != 0 ? answer.prediction.samples_per_s : 0;
-        best = fmax(best, speed[wire]);
+        if (answer.best != 0) cost[wire] = 1 / answer.prediction.samples_per_s;
     }
-    inspan_wire_t chosen = 0;
-    while (wires != 0 && ((wires >> chosen & 1) == 0 || speed[chosen] * WIRE_LOSS < best)) chosen++;
-    if (wires != 0) plan_input_wire(input, chosen);
+    if (wires != 0) plan_input_wire(input, (inspan_wire_t)plan_most_exact(cost, INSPAN_WIRES, 0));
     return INSPAN_OK;
 }
 

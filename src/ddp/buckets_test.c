@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -330,15 +331,23 @@ static void what_is_pending_ends_with_the_communicator(void **state)
  * so of the job's end must not take its own last operation for a pending one, and break the others' view. */
 typedef struct slow_teller {
     pthread_barrier_t told;
+    sem_t drained;
+    bool overtaken;
     atomic_bool returned;
 } slow_teller_t;
 
+/* Returns when who was woken has gone on, which it must not; or when it has had time enough to. */
 static void tell_slowly(void *context, exchange_kind_t kind, uint32_t index, inspan_status_t status)
 {
     slow_teller_t *teller = context;
+    struct timespec until;
     (void)kind, (void)index, (void)status;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 50 * NS_PER_MS;
+    until.tv_sec += until.tv_nsec / NS_PER_S;
+    until.tv_nsec %= NS_PER_S;
     pthread_barrier_wait(&teller->told);
-    nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_MS}, NULL); /* not a wait: it tells slowly */
+    teller->overtaken = sem_timedwait(&teller->drained, &until) == 0;
     atomic_store(&teller->returned, true);
 }
 
@@ -350,6 +359,7 @@ static void slow_rank(inspan_comm_t *comm, uint32_t rank, void *context)
     exchange_t *exchange = NULL;
     ddp_buckets_t buckets = open_buckets(INSPAN_FP32, 0);
     pthread_barrier_init(&teller.told, NULL, 2);
+    sem_init(&teller.drained, 0, 0);
     assert_int_equal(exchange_open(&buckets, rank == 0 ? tell_slowly : on_done,
                                    rank == 0 ? (void *)&teller : (void *)&member, &exchange),
                      INSPAN_OK);
@@ -360,12 +370,14 @@ static void slow_rank(inspan_comm_t *comm, uint32_t rank, void *context)
         pthread_barrier_wait(context);
         pthread_barrier_wait(&teller.told);
         assert_int_equal(exchange_drain(exchange, 0), INSPAN_OK);
-        assert_true(atomic_load(&teller.returned));
+        sem_post(&teller.drained);
+        assert_true(atomic_load(&teller.returned) && !teller.overtaken);
     }
     assert_int_equal(exchange_drain(exchange, 20 * NS_PER_S), INSPAN_OK);
     exchange_close(exchange);
     ddp_buckets_close(&buckets);
     pthread_barrier_destroy(&teller.told);
+    sem_destroy(&teller.drained);
 }
 
 static void an_operation_has_ended_when_its_callback_runs(void **state)

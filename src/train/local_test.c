@@ -37,40 +37,13 @@ static cluster_t *run_job(const job_config_t *job, uint32_t n)
     return cluster;
 }
 
-/* One node, one update a step, and the job's weights go all the way: that is training without local mode. */
-static void one_update_a_step_is_exact(void **state)
+/* In local mode one node, whose weights the job's follow all the way: where `same` trains without it, the two
+ * end with the same weights and held-out losses. */
+static void local_is_exact(job_config_t *job, const job_config_t *same)
 {
-    (void)state;
-    job_config_t job = local_job("fp64", "24");
-    jobs_set(&job, "train.micro_batch", "24"); /* one run a step */
-    jobs_set(&job, "sync.outer_lr", "1");
-    jobs_set(&job, "sync.outer_momentum", "0");
-    cluster_t *local = run_job(&job, 1);
-    jobs_set(&job, "sync.mode", "exact");
-    cluster_t *exact = run_job(&job, 1);
-    const outcome_t *found = cluster_result(local), *expected = cluster_result(exact);
-    const double off = relative(found->weights, expected->weights, expected->n);
-    if (!(off < 1e-11)) fail_msg("weights off by %g", off);
-    assert_true(fabs(found->validation_last / expected->validation_last - 1) < 1e-10);
-    cluster_close(local);
-    cluster_close(exact);
-}
-
-/* One node, and its weights go all the way: a step of three updates is three steps, whatever runs it is cut
- * into, and held-out samples are looked at with the weights of the step's beginning. */
-static void many_updates_a_step_are_as_many_steps(void **state)
-{
-    (void)state;
-    job_config_t job = local_job("fp64", "8");
-    jobs_set(&job, "train.micro_batch", "8");
-    jobs_set(&job, "sync.outer_lr", "1");
-    jobs_set(&job, "sync.outer_momentum", "0");
-    cluster_t *local = run_job(&job, 1);
-    job_config_t steps = jobs_of("gpt", "fp64", "adamw", 3 * STEPS);
-    jobs_set(&steps, "train.global_batch", "8");
-    jobs_set(&steps, "train.micro_batch", "8");
-    jobs_set(&steps, "train.warmup", "3");
-    cluster_t *exact = run_job(&steps, 1);
+    jobs_set(job, "sync.outer_lr", "1");
+    jobs_set(job, "sync.outer_momentum", "0");
+    cluster_t *local = run_job(job, 1), *exact = run_job(same, 1);
     const outcome_t *found = cluster_result(local), *expected = cluster_result(exact);
     const double off = relative(found->weights, expected->weights, expected->n);
     if (!(off < 1e-10)) fail_msg("weights off by %g", off);
@@ -78,6 +51,29 @@ static void many_updates_a_step_are_as_many_steps(void **state)
     assert_true(fabs(found->validation_last / expected->validation_last - 1) < 1e-9);
     cluster_close(local);
     cluster_close(exact);
+}
+
+static void one_update_a_step_is_exact(void **state)
+{
+    (void)state;
+    job_config_t job = local_job("fp64", "24");
+    jobs_set(&job, "train.micro_batch", "24"); /* one run a step */
+    job_config_t same = job;
+    jobs_set(&same, "sync.mode", "exact");
+    local_is_exact(&job, &same);
+}
+
+/* A step of three updates is three steps, whatever runs it is cut into, and held-out samples are looked at
+ * with the weights of the step's beginning. */
+static void many_updates_a_step_are_as_many_steps(void **state)
+{
+    (void)state;
+    job_config_t job = local_job("fp64", "8"), same = jobs_of("gpt", "fp64", "adamw", 3 * STEPS);
+    jobs_set(&job, "train.micro_batch", "8");
+    jobs_set(&same, "train.global_batch", "8");
+    jobs_set(&same, "train.micro_batch", "8");
+    jobs_set(&same, "train.warmup", "3");
+    local_is_exact(&job, &same);
 }
 
 static void learns(const cluster_t *cluster)

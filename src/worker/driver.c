@@ -553,8 +553,7 @@ static void finish_apply(inspan_elastic_t *e)
     driver_pace_applied(e, e->applying_light);
     if (!e->applying_light) {
         driver_judge_step(e, e->applied_step);
-        driver_look_for_burden(e, e->applied_step);
-        driver_choose_wire(e, e->applied_step);
+        driver_look_ahead(e, e->applied_step);
     }
     e->applying = false;
 }

@@ -110,13 +110,14 @@ typedef struct driver_links {
 
 typedef struct driver_measured {
     double reduce_s; /* of all gradients, among n members; 0: not known */
-    double step_s;   /* of whole steps; 0: not known */
+    double step_s;   /* of whole steps, and of how many; 0: not known */
+    uint32_t steps;
     uint32_t n;
     uint64_t bytes; /* of all gradients, as they were sent */
     bool links;     /* the members' ports are measured */
 } driver_measured_t;
 
-/* What predictions of the present view go by. */
+/* What predictions of the present view go by. Not to be copied: what it holds points into it. */
 typedef struct driver_outlook {
     plan_node_t nodes[ELASTIC_MEMBERS_MAX]; /* (measured.n) */
     plan_job_t job;
@@ -130,7 +131,10 @@ typedef struct driver_wire {
     inspan_wire_t types[INSPAN_WIRES];
     uint64_t bytes[INSPAN_WIRES]; /* of all gradients */
     uint32_t n;
-    plan_wire_t state; /* the leader's */
+    /* the leader's */
+    plan_wire_t state;
+    inspan_wire_t chosen;    /* last, and */
+    double chosen_s, left_s; /* what steps were expected to take, in it and in the one before */
 } driver_wire_t;
 
 struct inspan_elastic {
@@ -258,20 +262,22 @@ void driver_look_at_vitals(inspan_elastic_t *e);
 void driver_notice_change(inspan_elastic_t *e);             /* after a run */
 void driver_judge_step(inspan_elastic_t *e, uint64_t step); /* after a step */
 
-/* driver_outlook.c: training thread. Where this member leads and the paces of all are known: else false.
- * `price` points into *outlook. */
-bool driver_outlook(inspan_elastic_t *e, driver_outlook_t *outlook);
+/* driver_outlook.c: training thread */
+
+void driver_look_ahead(inspan_elastic_t *e, uint64_t step); /* after a step: the leader */
 
 /* driver_wire.c */
 
 inspan_status_t driver_wire_open(inspan_elastic_t *e, inspan_error_t *err);
-void driver_choose_wire(inspan_elastic_t *e, uint64_t step); /* training thread; after a step: the leader */
-/* Training thread, before a reduction of a step: gradients go as the machine says. */
-void driver_wire_apply(inspan_elastic_t *e);
+bool driver_may_rewire(const inspan_elastic_t *e); /* training thread, as the following */
+void driver_choose_wire(inspan_elastic_t *e, const driver_outlook_t *outlook);
+void driver_wire_apply(
+    inspan_elastic_t *e); /* before a reduction of a step: gradients go as the machine says */
 
 /* driver_leave.c: training thread */
 
-void driver_look_for_burden(inspan_elastic_t *e, uint64_t step); /* after a step: the leader */
+bool driver_may_leave_out(const inspan_elastic_t *e, uint64_t step);
+void driver_leave_out(inspan_elastic_t *e, uint64_t step, const driver_outlook_t *outlook);
 
 /* driver_policy.c */
 

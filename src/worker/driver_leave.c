@@ -46,15 +46,17 @@ static bool worth_it(const inspan_elastic_t *e, uint64_t step)
     return (double)left * (double)age / (double)steps >= (double)LEFT_LEAST;
 }
 
-void driver_look_for_burden(inspan_elastic_t *e, uint64_t step)
+bool driver_may_leave_out(const inspan_elastic_t *e, uint64_t step)
 {
-    driver_outlook_t outlook;
+    return !e->options.equal_shares && e->views->verdict != NULL && worth_it(e, step);
+}
+
+void driver_leave_out(inspan_elastic_t *e, uint64_t step, const driver_outlook_t *outlook)
+{
     double gain = 1;
-    if (e->options.equal_shares || e->views->verdict == NULL || e->world < 2) return;
-    if (!worth_it(e, step) || !driver_outlook(e, &outlook)) return;
-    const bool explained = outlook.measured.links && outlook.scaled.factor <= EXPLAINED;
+    const bool explained = outlook->measured.links && outlook->scaled.factor <= EXPLAINED;
     if (!explained && os_now() - e->pace.view_at < AGE_UNSEEN) return;
-    const uint32_t burden =
-        plan_leave_out(&e->leave, &outlook.job, outlook.nodes, e->numbers, e->world, 1, outlook.price, &gain);
-    if (burden != PLAN_NONE) propose(e, step, burden, outlook.nodes, gain);
+    const uint32_t burden = plan_leave_out(&e->leave, &outlook->job, outlook->nodes, e->numbers, e->world, 1,
+                                           outlook->price, &gain);
+    if (burden != PLAN_NONE) propose(e, step, burden, outlook->nodes, gain);
 }

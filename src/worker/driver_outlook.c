@@ -1,6 +1,7 @@
 /*
- * What the leader knows of the members' speeds and links, and of the steps as they go, for predictions of how
- * they would go otherwise (core/partition/plan.h).
+ * The leader, once a step: would the job do better without one of its members, or with gradients in another
+ * type? Here is what it knows of the members' speeds and links, and of the steps as they go, for predictions
+ * of how they would go otherwise (core/partition/plan.h); driver_leave.c and driver_wire.c decide by them.
  */
 #include <math.h>
 
@@ -44,7 +45,7 @@ static void price(void *context, const plan_node_t *const *members, uint32_t n, 
 static bool gather(const inspan_elastic_t *e, uint32_t n, plan_node_t *nodes)
 {
     const double lease = (double)e->options.batch / (double)e->buckets.leases;
-    if (elastic_full_set(e->machine) != (n >= 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1)) return false;
+    if (elastic_full_set(e->machine) != plan_everyone(n)) return false;
     for (uint32_t i = 0; i < n; i++) {
         const elastic_pace_t pace = elastic_pace_of(e->machine, i);
         if (pace.lease_ns == 0 || pace.most == 0) return false;
@@ -90,14 +91,15 @@ static double scale_of(const driver_outlook_t *outlook)
                                  measured->step_s, most);
 }
 
-bool driver_outlook(inspan_elastic_t *e, driver_outlook_t *outlook)
+/* false: this member does not lead, or the pace of one is not known. */
+static bool look(inspan_elastic_t *e, driver_outlook_t *outlook)
 {
     const uint32_t n = e->world;
-    if (n < 2 || n > PLAN_NODES_MAX) return false;
+    const uint64_t bytes = ddp_buckets_wire_bytes(&e->buckets, e->buckets.wire); /* as what was measured */
     pthread_mutex_lock(&e->lock);
-    const uint64_t bytes = ddp_buckets_wire_bytes(&e->buckets, (inspan_wire_t)elastic_wire(e->machine));
     outlook->measured = (driver_measured_t){.reduce_s = ns_to_s(driver_pace_reduce_ns(e)),
                                             .step_s = ns_to_s(driver_pace_whole_step(e)),
+                                            .steps = e->pace.n_durations,
                                             .n = n,
                                             .bytes = bytes};
     const bool known = elastic_is_leader(e->machine) && elastic_phase(e->machine) == ELASTIC_RUN &&
@@ -113,4 +115,13 @@ bool driver_outlook(inspan_elastic_t *e, driver_outlook_t *outlook)
     outlook->scaled.factor = scale_of(outlook);
     outlook->price = (plan_price_t){plan_price_scaled, &outlook->scaled};
     return true;
+}
+
+void driver_look_ahead(inspan_elastic_t *e, uint64_t step)
+{
+    driver_outlook_t outlook;
+    const bool leave = driver_may_leave_out(e, step), wire = driver_may_rewire(e);
+    if (e->world < 2 || e->world > PLAN_NODES_MAX || (!leave && !wire) || !look(e, &outlook)) return;
+    if (leave) driver_leave_out(e, step, &outlook);
+    if (wire) driver_choose_wire(e, &outlook);
 }

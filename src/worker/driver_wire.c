@@ -1,8 +1,8 @@
 /*
  * In which type gradients go over the wire, where the caller leaves that open (options.wires): once a step
- * the leader predicts a step in each of the types, from the members' paces and their measured links, and the
- * next COMMIT carries its choice (elastic_set_wire). What int8 rounds away is made up for in later steps,
- * also by another type.
+ * the leader predicts a step in each of the types, from the members' paces and their measured links
+ * (driver_outlook.c), and the next COMMIT carries its choice (elastic_set_wire). What int8 rounds away is
+ * made up for in later steps, also by another type.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,37 +35,50 @@ static uint32_t index_of(const driver_wire_t *wire, inspan_wire_t type)
     return i;
 }
 
-void driver_choose_wire(inspan_elastic_t *e, uint64_t step)
+bool driver_may_rewire(const inspan_elastic_t *e)
+{
+    return e->wire.n > 1;
+}
+
+void driver_choose_wire(inspan_elastic_t *e, const driver_outlook_t *outlook)
 {
     driver_wire_t *wire = &e->wire;
-    driver_outlook_t outlook;
     double step_s[INSPAN_WIRES];
-    if (wire->n < 2 || e->pace.n_durations < MEASURED_LEAST || !driver_outlook(e, &outlook)) return;
-    if (!(outlook.measured.reduce_s > 0)) return;
+    if (outlook->measured.steps < MEASURED_LEAST || !(outlook->measured.reduce_s > 0)) return;
     const uint32_t present = index_of(wire, e->buckets.wire);
-    const uint32_t chosen = plan_choose_wire(&wire->state, &outlook.job, outlook.nodes, e->world,
-                                             outlook.price, wire->bytes, wire->n, present, step_s);
+    const uint32_t chosen = plan_choose_wire(&wire->state, &outlook->job, outlook->nodes, e->world,
+                                             outlook->price, wire->bytes, wire->n, present, step_s);
     if (chosen == present) return;
+    wire->chosen = wire->types[chosen];
+    wire->chosen_s = step_s[chosen];
+    wire->left_s = step_s[present];
     pthread_mutex_lock(&e->lock);
-    snprintf(e->stats.wire_reason, sizeof e->stats.wire_reason,
-             "from step %" PRIu64
-             " on gradients go over the wire as %s: steps of %.3g s are expected, as %s %.3g s",
-             step + 2, inspan_wire_name(wire->types[chosen]), step_s[chosen],
-             inspan_wire_name(wire->types[present]), step_s[present]);
-    log_info("%s", e->stats.wire_reason);
-    elastic_set_wire(e->machine, (uint8_t)wire->types[chosen]);
+    elastic_set_wire(e->machine, (uint8_t)wire->chosen);
     pthread_mutex_unlock(&e->lock);
+}
+
+/* Lock held. */
+static void rewire(inspan_elastic_t *e, inspan_wire_t type, uint64_t step)
+{
+    const driver_wire_t *wire = &e->wire;
+    const inspan_wire_t before = e->buckets.wire;
+    const double bytes = (double)wire->bytes[index_of(wire, type)];
+    driver_pace_rewired(e, bytes / (double)wire->bytes[index_of(wire, before)]);
+    e->buckets.wire = type;
+    e->stats.rewires++;
+    if (wire->chosen_s > 0 && wire->chosen == type) /* else it was another leader's choice */
+        snprintf(e->stats.wire_reason, sizeof e->stats.wire_reason,
+                 "step %" PRIu64
+                 ": gradients go over the wire as %s: steps of %.3g s are expected, as %s %.3g s",
+                 step, inspan_wire_name(type), wire->chosen_s, inspan_wire_name(before), wire->left_s);
+    log_info("step %" PRIu64 ": gradients go over the wire as %s, no longer as %s", step,
+             inspan_wire_name(type), inspan_wire_name(before));
 }
 
 void driver_wire_apply(inspan_elastic_t *e)
 {
     pthread_mutex_lock(&e->lock);
     const inspan_wire_t type = (inspan_wire_t)elastic_wire(e->machine);
-    if (type != e->buckets.wire) {
-        const double before = (double)ddp_buckets_wire_bytes(&e->buckets, e->buckets.wire);
-        e->buckets.wire = type;
-        e->stats.rewires++;
-        driver_pace_rewired(e, (double)ddp_buckets_wire_bytes(&e->buckets, type) / before);
-    }
+    if (type != e->buckets.wire) rewire(e, type, elastic_step(e->machine));
     pthread_mutex_unlock(&e->lock);
 }

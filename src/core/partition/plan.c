@@ -172,6 +172,11 @@ static uint32_t slowest_link(const team_t *team)
     return alone ? team->index[slowest] : PLAN_NONE;
 }
 
+uint64_t plan_everyone(uint32_t n)
+{
+    return n >= PLAN_NODES_MAX ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+}
+
 void plan_predict(const plan_job_t *job, const plan_node_t *nodes, uint64_t set, plan_price_t price,
                   plan_prediction_t *prediction)
 {

@@ -33,6 +33,10 @@ enum {
 };
 #define PLAN_NONE       UINT32_MAX
 #define PLAN_LEAVE_GAIN 1.03 /* predicted factor above which a member is better left out */
+/* Factor of a step's time that a more exact way of sending gradients is worth; and before one comes back to
+ * it: what is in between stays as it is. */
+#define PLAN_WIRE_LOSS 1.03
+#define PLAN_WIRE_BACK 1.01
 
 typedef struct plan_node {
     double sample_s; /* pure compute of one sample at its micro-batch; finite, > 0 */
@@ -96,6 +100,9 @@ typedef struct plan_prediction {
     uint32_t by;                    /* LINK: index of the node with the slowest link, PLAN_NONE: all alike */
     uint32_t share[PLAN_NODES_MAX]; /* leases, by index of the node; 0 outside the set */
 } plan_prediction_t;
+
+/* The set of the first n nodes; n <= PLAN_NODES_MAX. */
+uint64_t plan_everyone(uint32_t n);
 
 /* Members: bit i of `set` is nodes[i]; at least one. */
 void plan_predict(const plan_job_t *job, const plan_node_t *nodes, uint64_t set, plan_price_t price,
@@ -164,6 +171,11 @@ typedef struct plan_leave {
 uint32_t plan_leave_out(plan_leave_t *state, const plan_job_t *job, const plan_node_t *nodes,
                         const uint32_t *ids, uint32_t n, uint32_t least, plan_price_t price, double *gain);
 
+/* Index of the first way, the most exact one, whose cost is at most PLAN_WIRE_LOSS times the least; before
+ * the present one: PLAN_WIRE_BACK times. cost (n_ways): time of a step or of a sample; INFINITY: cannot be.
+ */
+uint32_t plan_most_exact(const double *cost, uint32_t n_ways, uint32_t present);
+
 /* All zero at first. Of one leader, as plan_leave_t. */
 typedef struct plan_wire {
     uint32_t wanted, calls; /* another way than the present one, in so many calls in a row */
@@ -173,8 +185,8 @@ typedef struct plan_wire {
 /*
  * Once a step: in which of n_ways gradients are best sent among all n nodes from now on. bytes (n_ways): of
  * all gradients, the most exact way first; present: how they go now, with job->gradient_bytes =
- * bytes[present]. The most exact one whose step is predicted to take at most 3 % longer than the shortest,
- * where it is so in 3 calls in a row. step_s (n_ways): the predictions.
+ * bytes[present]. By plan_most_exact, where it is the same one in 3 calls in a row; to a more exact one,
+ * twice as many each time that it came back to one (96 at most). step_s (n_ways): the predictions.
  */
 uint32_t plan_choose_wire(plan_wire_t *state, const plan_job_t *job, const plan_node_t *nodes, uint32_t n,
                           plan_price_t price, const uint64_t *bytes, uint32_t n_ways, uint32_t present,

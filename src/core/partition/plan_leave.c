@@ -35,13 +35,12 @@ static void note_left(plan_leave_t *state, uint32_t id)
 double plan_reduction_factor(const plan_job_t *job, const plan_node_t *nodes, uint32_t n, plan_price_t price,
                              double step_s, double most)
 {
-    const uint64_t all = n >= PLAN_NODES_MAX ? UINT64_MAX : (UINT64_C(1) << n) - 1;
     double low = 1, high = fmax(most, 1);
     plan_scaled_t scaled = {price, 1};
     for (int i = 0; i < FACTOR_HALVINGS; i++) {
         plan_prediction_t prediction;
         scaled.factor = (low + high) / 2;
-        plan_predict(job, nodes, all, (plan_price_t){plan_price_scaled, &scaled}, &prediction);
+        plan_predict(job, nodes, plan_everyone(n), (plan_price_t){plan_price_scaled, &scaled}, &prediction);
         if (prediction.step_s < step_s)
             low = scaled.factor;
         else
@@ -85,7 +84,7 @@ static uint32_t least_missed(const leaving_t *leaving, uint64_t set, uint64_t ke
  */
 static uint32_t find_burden(const leaving_t *leaving, uint32_t n, uint32_t least, double *gain)
 {
-    const uint64_t all = n == PLAN_NODES_MAX ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+    const uint64_t all = plan_everyone(n);
     const double together = speed_of(leaving, all);
     double best = together, speed = 0;
     uint32_t burden = PLAN_NONE;

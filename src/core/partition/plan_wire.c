@@ -3,22 +3,28 @@
 
 #include "core/partition/plan.h"
 
-#define LOSS      1.03 /* factor of a step's time that exactness is worth */
-#define LOSS_BACK 1.01 /* before the way back to a more exact one is taken: what is in between stays */
-#define STEPS     3u   /* calls in a row */
-#define DOUBLINGS 5u   /* of STEPS, one each time that it came back to a more exact one */
+#define STEPS     3u /* calls in a row */
+#define DOUBLINGS 5u /* of STEPS, one each time that it came back to a more exact one */
+
+uint32_t plan_most_exact(const double *cost, uint32_t n_ways, uint32_t present)
+{
+    double least = INFINITY;
+    for (uint32_t i = 0; i < n_ways; i++) least = fmin(least, cost[i]);
+    uint32_t way = 0;
+    while (way + 1 < n_ways && cost[way] > least * (way < present ? PLAN_WIRE_BACK : PLAN_WIRE_LOSS)) way++;
+    return way;
+}
 
 /* Seconds of a step of all n nodes if gradients took so many bytes. */
 static double step_with(const plan_job_t *job, const plan_node_t *nodes, uint32_t n, plan_price_t price,
                         uint64_t bytes)
 {
-    const uint64_t all = n >= PLAN_NODES_MAX ? UINT64_MAX : (UINT64_C(1) << n) - 1;
     const double part = (double)bytes / (double)job->gradient_bytes;
     plan_job_t with = *job;
     with.gradient_bytes = bytes;
     with.bucket_bytes = (uint64_t)fmax((double)job->bucket_bytes * part, 1);
     plan_prediction_t prediction;
-    plan_predict(&with, nodes, all, price, &prediction);
+    plan_predict(&with, nodes, plan_everyone(n), price, &prediction);
     return prediction.step_s;
 }
 
@@ -26,13 +32,8 @@ uint32_t plan_choose_wire(plan_wire_t *state, const plan_job_t *job, const plan_
                           plan_price_t price, const uint64_t *bytes, uint32_t n_ways, uint32_t present,
                           double *step_s)
 {
-    double best = INFINITY;
-    for (uint32_t i = 0; i < n_ways; i++) {
-        step_s[i] = step_with(job, nodes, n, price, bytes[i]);
-        best = fmin(best, step_s[i]);
-    }
-    uint32_t wanted = 0;
-    while (wanted + 1 < n_ways && step_s[wanted] > best * (wanted < present ? LOSS_BACK : LOSS)) wanted++;
+    for (uint32_t i = 0; i < n_ways; i++) step_s[i] = step_with(job, nodes, n, price, bytes[i]);
+    const uint32_t wanted = plan_most_exact(step_s, n_ways, present);
     if (wanted != state->wanted || wanted == present) state->calls = 0;
     state->wanted = wanted;
     if (wanted == present) return present;

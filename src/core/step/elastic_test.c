@@ -615,20 +615,74 @@ static void samples_of_leases_cover_the_batch_once(void **state)
         }
 }
 
+static void assert_wires(rig_t *rig, uint32_t first, uint32_t last, uint8_t wire)
+{
+    for (uint32_t i = first; i <= last; i++) assert_int_equal(elastic_wire(rig_member(rig, i)), wire);
+}
+
+/* From the next step on; in new views too, for newcomers too. */
+static void the_leader_says_how_gradients_go(void **state)
+{
+    (void)state;
+    rig_t *rig = rig_open(6, 2, 12);
+    rig->config.wires = 4;
+    rig->config.wire = 1;
+    for (uint32_t i = 0; i < 3; i++) rig_join(rig, i, false);
+    rig_view(rig, true, NUMBERS(0, 1, 2));
+    elastic_set_wire(rig_member(rig, 1), 2); /* it does not lead */
+    elastic_set_wire(rig_member(rig, 0), 4); /* there is no such way */
+    rig_run_to(rig, 1);
+    assert_wires(rig, 0, 2, 1);
+    elastic_set_wire(rig_member(rig, 0), 3);
+    assert_wires(rig, 0, 2, 1);
+    rig_run_to(rig, 2);
+    assert_wires(rig, 0, 2, 3);
+    rig_join(rig, 3, true);
+    rig_view(rig, false, NUMBERS(0, 1, 2, 3));
+    rig_deliver(rig);
+    assert_wires(rig, 0, 3, 3);
+    elastic_set_wire(rig_member(rig, 0), 2); /* goes with its leader, before a COMMIT carries it */
+    rig_view(rig, false, NUMBERS(1, 2, 3));
+    rig_deliver(rig);
+    assert_wires(rig, 1, 3, 3);
+    elastic_set_wire(rig_member(rig, 1), 0);
+    rig_run_to(rig, 3);
+    assert_wires(rig, 1, 3, 0);
+    rig_close(rig);
+}
+
+static void an_unknown_way_is_refused(void **state)
+{
+    (void)state;
+    rig_t *rig = rig_first(2, 2, 1, 4);
+    rig_compute(rig, 1);
+    rig_reduced(rig, 1, 0);
+    elastic_message_t commit = rig_message(rig, ELASTIC_COMMIT, 0);
+    commit.full = 3;
+    commit.owner[0] = 0, commit.owner[1] = 1;
+    memset(commit.plan, NOBODY, sizeof commit.plan);
+    commit.wire = 1;
+    assert_int_equal(rig_say(rig, 1, 0, &commit), INSPAN_MISMATCH);
+    assert_non_null(strstr(elastic_error(rig_member(rig, 1))->text, "with way 1 of gradients"));
+    rig_close(rig);
+}
+
 static void settings_out_of_range_are_refused(void **state)
 {
     (void)state;
     const elastic_config_t good = {.steps = 3, .leases = 1, .buckets = 1};
-    elastic_config_t bad[6];
-    for (int i = 0; i < 6; i++) bad[i] = good;
+    elastic_config_t bad[8];
+    for (int i = 0; i < 8; i++) bad[i] = good;
     bad[0].leases = 0;
     bad[1].leases = ELASTIC_LEASES_MAX + 1;
     bad[2].buckets = 0;
     bad[3].buckets = ELASTIC_BUCKETS_MAX + 1;
     bad[4].first_step = 4;
     bad[5].steps = UINT64_MAX;
+    bad[6].wires = UINT8_MAX + 2;
+    bad[7].wires = bad[7].wire = 3;
     elastic_t *e = NULL;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         assert_int_equal(elastic_open(&bad[i], NULL, NULL, &e), INSPAN_INVALID);
         assert_null(e);
     }
@@ -663,6 +717,8 @@ int main(void)
         cmocka_unit_test(a_listener_alone_at_the_end_is_done),
         cmocka_unit_test(the_largest_view_reconciles_and_commits),
         cmocka_unit_test(samples_of_leases_cover_the_batch_once),
+        cmocka_unit_test(the_leader_says_how_gradients_go),
+        cmocka_unit_test(an_unknown_way_is_refused),
         cmocka_unit_test(settings_out_of_range_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
