@@ -160,9 +160,9 @@ double pace_run_ns(const pace_model_t *model, double samples, bool last);
 uint32_t pace_best_run(const pace_model_t *model, uint32_t most, uint32_t need);
 
 /* The `run` and `last` of a member for a share of so many samples: about ten runs a step where smaller runs
- * cost little (by 4 %: stealing needs them), one run that is not last at least where share > 1; last so large
- * that its backward pass (two thirds of it) hides reduction_ns. capacity: largest micro-batch that fits. All
- * in samples; both >= 1. */
+ * cost little (by 4 %: stealing needs them), less than the share where that is not 1; last so large that its
+ * backward pass (two thirds of it) hides reduction_ns, the whole share where it must be: then nothing can be
+ * stolen. capacity: largest micro-batch that fits. All in samples; both >= 1. */
 void pace_runs(const pace_model_t *model, uint32_t share, uint32_t capacity, double reduction_ns,
                uint32_t *run, uint32_t *last);
 

@@ -237,12 +237,10 @@ void pace_runs(const pace_model_t *model, uint32_t share, uint32_t capacity, dou
     const uint32_t most = share < capacity ? share : capacity;
     *run = run_of_share(model, share, most);
     if (share > 1 && *run > share - 1) *run = share - 1;
-    const uint32_t rest = share > *run ? share - *run : 1, ceiling = rest < capacity ? rest : capacity;
     const double sample_ns = model->known ? exp(model->published) : 0;
     const double hides = sample_ns > 0 ? ceil(reduction_ns / BACKWARD / sample_ns) : 0;
-    *last = hides < ceiling ? (uint32_t)hides : ceiling;
     /* It cannot be stolen: no larger than hiding needs, but not so small that it costs much. */
-    const uint32_t half = (*run + 1) / 2;
-    if (*last < half) *last = half;
-    if (*last > ceiling) *last = ceiling;
+    const uint32_t half = (*run + 1) / 2, rest = share > *run ? share - *run : 1;
+    const uint32_t least = half < rest ? half : rest;
+    *last = hides > least ? (uint32_t)fmin(hides, most) : least;
 }

@@ -412,7 +412,8 @@ static void runs_fit_the_share(void **state)
                     uint32_t size, last;
                     pace_runs(&m.model, share, capacity, reduction, &size, &last);
                     assert_true(size >= 1 && size <= capacity && last >= 1 && last <= capacity);
-                    if (share > 1) assert_true(size + last <= share);
+                    if (share > 1) assert_true(size < share && last <= share);
+                    if (reduction == 0 && share > 1) assert_true(size + last <= share);
                 }
         step(&m, 4, i % 2 == 0 ? 8 : 3, 1);
     }
@@ -422,6 +423,8 @@ static void runs_fit_the_share(void **state)
     assert_int_equal(last, 8); /* two thirds of 750 ms */
     pace_runs(&m.model, 14, 16, 0, &size, &last);
     assert_true(size <= 6);
+    pace_runs(&m.model, 6, 16, 500 * MS, &size, &last);
+    assert_int_equal(last, 6); /* all of it, where all of it is needed */
 }
 
 /* Many runs, one run, a dear one, a cheap one: the line has the share's real cost, and no part of it is
