@@ -108,13 +108,13 @@ static double port_down(const float *table, uint32_t world, uint32_t rank)
     return wavers ? -sum : sum;
 }
 
-/* Ports that are about as fast as the fastest are as fast: less is noise, and unequal shares cost. One that
- * wavers would have to be slower by far. */
+/* Ports that are about as fast as the fastest (`most`, negative where that wavers) are as fast: less is
+ * noise, and unequal shares cost. Where one of the two wavers, the other would have to be slower by far. */
 static double about(double rate, double most)
 {
-    if (rate == 0) return most;
-    const double speed = fabs(rate);
-    return speed > (rate < 0 ? ALIKE_WAVERING : ALIKE) * most ? most : speed;
+    const double speed = fabs(rate), fastest = fabs(most);
+    const bool wavers = rate < 0 || most < 0;
+    return speed == 0 || speed > (wavers ? ALIKE_WAVERING : ALIKE) * fastest ? fastest : speed;
 }
 
 /* Of all ranks: who called last knew it. */
@@ -132,8 +132,9 @@ static double least_hop(const float *table, uint32_t world)
 static bool fill_ports(const float *table, uint32_t world, link_port_t *ports)
 {
     double most = 0;
-    for (uint32_t r = 0; r < world; r++) most = fmax(most, fabsf(table[row_at(r, world) + r]));
-    const bool seen = most > 0;
+    for (uint32_t r = 0; r < world; r++)
+        if (fabsf(table[row_at(r, world) + r]) > fabs(most)) most = table[row_at(r, world) + r];
+    const bool seen = most != 0;
     if (!seen) most = UNKNOWN_PORT;
     for (uint32_t r = 0; r < world; r++) {
         const double up = table[row_at(r, world) + r], down = port_down(table, world, r);

@@ -203,6 +203,11 @@ static void shares_follow_the_links(void **state)
     assert_true(comm_shares_by_links(table, 4, shares));
     for (uint32_t r = 0; r < 4; r++) assert_int_equal(shares[r], 0); /* equal */
     assert_false(comm_shares_by_links(table, 4, shares));
+    table[0] = -140e6f; /* bursts: a processor that is held up now and then */
+    assert_false(comm_shares_by_links(table, 4, shares));
+    fill_row(table, 4, 1, 50e6f, 16e6f);
+    assert_true(comm_shares_by_links(table, 4, shares));
+    assert_true(shares[1] < 128 && shares[0] == 255);
     fill_row(table, 2, 0, 10e6f, 0);
     fill_row(table, 2, 1, 9.5e6f, 0);
     assert_false(comm_shares_by_links(table, 2, shares)); /* two have no choice, */

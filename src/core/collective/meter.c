@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-#define NEAR   1.1
-#define STEADY 3 /* samples of METER_SAMPLES */
+#define NEAR        1.1
+#define STEADY_FROM 5   /* samples */
+#define STEADY      0.7 /* of them */
 
 /* The value at place `below` from the top of the newest samples; 0: there are none. */
 static double ranked(const meter_rate_t *rate, uint32_t below)
@@ -19,14 +20,14 @@ static double ranked(const meter_rate_t *rate, uint32_t below)
     return sorted[below < n ? below : n - 1];
 }
 
-/* Negative where fewer than STEADY of the samples are near it. */
+/* Negative where less than STEADY of the samples are near it: of few, some are by chance. */
 static double signed_by_spread(const meter_rate_t *rate, double value)
 {
     const uint32_t n = rate->n < METER_SAMPLES ? rate->n : METER_SAMPLES;
     uint32_t near = 0;
     for (uint32_t i = 0; i < n; i++)
         near += rate->samples[i] > value / NEAR && rate->samples[i] < value * NEAR;
-    return near >= STEADY || value == 0 ? value : -value;
+    return value == 0 || (n >= STEADY_FROM && near >= STEADY * n) ? value : -value;
 }
 
 static double median(const meter_rate_t *rate)
@@ -114,7 +115,8 @@ void meter_rest(meter_t *meter, ns_t now)
 
 double meter_up(const meter_t *meter)
 {
-    return signed_by_spread(&meter->up, ranked(&meter->up, 1));
+    const uint32_t n = meter->up.n < METER_SAMPLES ? meter->up.n : METER_SAMPLES;
+    return signed_by_spread(&meter->up, ranked(&meter->up, (n + 1) / 4));
 }
 
 double meter_towards(const meter_t *meter, uint32_t peer)

@@ -9,8 +9,8 @@
  *   - Faster than what is known is always learnt: a link that has become faster need not be backlogged.
  *
  * A sample is METER_BYTES of each stream in it (many times what a socket's buffers, which are not seen, can
- * hide) in METER_TIME, or more. Of the newest ones, `towards` is the median; `up` is the second fastest, for
- * a port is often held up, but hardly ever (in a burst) faster than it is.
+ * hide) in METER_TIME, or more. Of the newest ones, `towards` is the median; `up` is the upper
+ * quartile, for a port is often held up, but seldom (in a burst) faster than it is.
  */
 #ifndef COLLECTIVE_METER_H
 #define COLLECTIVE_METER_H
@@ -22,7 +22,7 @@
 
 #define METER_BYTES   (1u << 20)
 #define METER_TIME    (20 * NS_PER_MS)
-#define METER_SAMPLES 5
+#define METER_SAMPLES 9
 
 typedef struct meter_rate {
     double samples[METER_SAMPLES]; /* bytes per second, a ring */
