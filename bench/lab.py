@@ -9,10 +9,13 @@ def ip(*words, check=True):
 
 
 class Lab:
-    """with Lab(4, "1gbit") as lab: lab.command(0, [...]) is the command line that runs in the first machine."""
+    """with Lab(4, "1gbit") as lab: lab.command(0, [...]) is the command line that runs in the first machine.
+
+    rate: of all links, or a list with one for each; None: not shaped.
+    """
 
     def __init__(self, machines, rate):
-        self.machines, self.rate = machines, rate
+        self.machines, self.rates = machines, rate if isinstance(rate, list) else [rate] * machines
         self.tag = f"ib{os.getpid()}"
         self.subnet = self._free_subnet()
 
@@ -40,8 +43,8 @@ class Lab:
         ip("-n", name, "addr", "add", f"{self.address(m)}/24", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
-        if self.rate:
-            shape = ["root", "tbf", "rate", self.rate, "burst", "128kb", "latency", "20ms"]
+        if self.rates[m]:
+            shape = ["root", "tbf", "rate", self.rates[m], "burst", "128kb", "latency", "20ms"]
             subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *shape], check=True)
             subprocess.run(["tc", "qdisc", "add", "dev", port, *shape], check=True)
 

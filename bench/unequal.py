@@ -23,6 +23,7 @@ import time
 from itertools import count
 from pathlib import Path
 
+from bounds import Bounds
 from cluster import Cluster, Failed, beside, laboratory, wait_for, write_book
 from phases import middle
 
@@ -130,30 +131,6 @@ class Size:
         self.setups = 2 if quick else 20
         self.quiet, self.window = (4, 2) if quick else (25, 10)  # a job looks at a view for 20 s before it lets anyone go
         self.plans = 2 if quick else 12
-
-
-class Bounds:
-    """What must be shown, and whether it is."""
-
-    def __init__(self):
-        self.rows = []
-
-    def least(self, what, value, bound):
-        self._add(what, value, f"at least {bound:g}", value is not None and value >= bound)
-
-    def most(self, what, value, bound):
-        self._add(what, value, f"at most {bound:g}", value is not None and value <= bound)
-
-    def is_true(self, what, value):
-        self._add(what, value, "", bool(value))
-
-    def _add(self, what, value, bound, met):
-        self.rows.append({"what": what, "value": value, "bound": bound, "met": met})
-
-    def show(self):
-        for row in self.rows:
-            value = f"{row['value']:.3f}" if isinstance(row["value"], float) else str(row["value"])
-            print(f"  {'met    ' if row['met'] else 'NOT MET'}  {row['what']}: {value} {row['bound']}")
 
 
 def lab(quotas=QUOTAS, link=LINK):

@@ -25,9 +25,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bounds import Bounds
 from cluster import Cluster, Failed, laboratory, wait_for
 from phases import middle
-from unequal import FULL, SMALL as MEDIUM, Bounds, ddp, note, speeds, submit
+from unequal import FULL, SMALL as MEDIUM, ddp, note, speeds, submit
 
 NODES, CORES, BATCH = 4, 0.45, 16
 TYPES = ("fp32", "bf16", "fp16", "int8")
