@@ -9,16 +9,15 @@ same links: 2 (n - 1) / n times the bytes where links are equal, the bytes once 
 --strict: exit code 1 where a bound is not met. Needs root, ip, tc and iperf3.
 """
 
-import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from bounds import Bounds
+from bounds import Bounds, parse
 from lab import Lab
 
 HERE = Path(__file__).resolve().parent
@@ -61,8 +60,10 @@ def gloo(lab, size):
 
 def goodput(lab, sender=1):
     """Bytes per second of one stream to rank 0."""
-    with subprocess.Popen(lab.command(0, ["iperf3", "-s", "-1"]), stdout=subprocess.DEVNULL) as server:
-        time.sleep(0.5)
+    words = lab.command(0, ["iperf3", "-s", "-1", "--forceflush"])
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        while "listening" not in server.stdout.readline() and server.poll() is None:
+            pass
         said = subprocess.run(lab.command(sender, ["iperf3", "-c", lab.address(0), "-t", "4", "-O", "1", "-J"]),
                               capture_output=True, text=True, check=False)
         server.kill()
@@ -86,7 +87,8 @@ def measure(lab, sizes, rounds):
 
 def show(title, found, bound=None):
     print(title)
-    print(f"{'':>8} {'Inspan':>11} {'Gloo':>11} {'ratio':>7} {'cpu':>10} {'Gloo cpu':>10}" + (f" {'the wire':>11}" if bound else ""))
+    print(f"{'':>8} {'Inspan':>11} {'Gloo':>11} {'ratio':>7} {'cpu':>10} {'Gloo cpu':>10}"
+          + (f" {'the wire':>11}" if bound else ""))
     for size, row in found.items():
         mine, theirs = row["inspan"], row["gloo"]
         print(f"{NAMES[size]:>8} {mine['s'] * 1e3:>8.2f} ms {theirs['s'] * 1e3:>8.2f} ms {mine['s'] / theirs['s']:>7.3f} "
@@ -142,21 +144,13 @@ VERBS = {"equal": equal, "slow": slow, "unshaped": unshaped}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verbs", nargs="*", metavar="VERB", help=", ".join(VERBS) + " (all)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--strict", action="store_true")
-    options = parser.parse_args()
-    unknown = [verb for verb in options.verbs if verb not in VERBS]
-    if unknown:
-        parser.error(f"no verb {unknown[0]}: {', '.join(VERBS)}")
+    options = parse(__doc__, VERBS, rounds={"type": int, "default": 3})
+    missing = [name for name in ("ip", "tc", "iperf3") if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        sys.exit(f"allreduce: needs {'root' if not missing else ', '.join(missing)} (`./dev bench` installs what is missing)")
     bounds = Bounds()
-    results = {verb: VERBS[verb](options, bounds) for verb in options.verbs or VERBS}
-    bounds.show()
-    print(json.dumps({"bench": "allreduce", "bounds": bounds.rows, **({"results": results} if options.json else {})}))
-    if options.strict and not all(row["met"] for row in bounds.rows):
-        sys.exit(1)
+    results = {verb: VERBS[verb](options, bounds) for verb in options.verbs}
+    bounds.finish("allreduce", options, results)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ a verb with a tiny model and few steps: its ratios say nothing. --strict: exit c
 Needs root.
 """
 
-import argparse
 import json
 import random
 import statistics
@@ -23,7 +22,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from bounds import Bounds
+from bounds import Bounds, parse
 from cluster import Cluster, Failed, beside, laboratory, wait_for, write_book
 from phases import middle
 
@@ -467,32 +466,20 @@ VERBS = {"quotas": quotas, "disturb": disturb, "changes": changes, "never-worse"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verbs", nargs="*", metavar="VERB", help=", ".join(VERBS) + " (all)")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, help="of quotas (3)")
-    parser.add_argument("--minutes", type=float, default=10, help="of changes (10)")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--strict", action="store_true")
-    options = parser.parse_args()
-    unknown = [verb for verb in options.verbs if verb not in VERBS]
-    if unknown:
-        parser.error(f"no verb {unknown[0]}: {', '.join(VERBS)}")
+    options = parse(__doc__, VERBS, quick={"action": "store_true"}, rounds={"type": int, "help": "of quotas (3)"},
+                    minutes={"type": float, "default": 10, "help": "of changes (10)"})
     missing = laboratory()
     if missing is not None:
         sys.exit(f"unequal: needs a laboratory: {missing}")
     options.rounds = options.rounds or (1 if options.quick else 3)
     size, bounds, results, failed = Size(options.quick), Bounds(), {}, []
-    for verb in options.verbs or VERBS:
+    for verb in options.verbs:
         try:
             results[verb] = VERBS[verb](size, options, bounds)
         except Failed as failure:
             failed.append(verb)
             print(f"unequal {verb}: {failure}", file=sys.stderr)
-    bounds.show()
-    print(json.dumps({"bench": "unequal", "quick": options.quick, **(results if options.json else {}),
-                      "bounds": bounds.rows}))
-    sys.exit(1 if failed or (options.strict and not all(row["met"] for row in bounds.rows)) else 0)
+    bounds.finish("unequal", options, results, failed)
 
 
 if __name__ == "__main__":

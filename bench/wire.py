@@ -17,15 +17,13 @@ Loss: a small GPT on a text with much to learn, the same samples with every type
 --quick tries it with tiny models: its figures say nothing. --strict: exit code 1 where a bound is not met. Needs root.
 """
 
-import argparse
-import json
 import random
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bounds import Bounds
+from bounds import Bounds, parse
 from cluster import Cluster, Failed, laboratory, wait_for
 from phases import middle
 from unequal import FULL, SMALL as MEDIUM, ddp, note, speeds, submit
@@ -201,29 +199,18 @@ VERBS = {"speed": speed, "auto": auto, "loss": loss}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verbs", nargs="*", metavar="VERB", help=", ".join(VERBS) + " (all)")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, help="of each link (3)")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--strict", action="store_true")
-    options = parser.parse_args()
-    unknown = [verb for verb in options.verbs if verb not in VERBS]
-    if unknown:
-        parser.error(f"no verb {unknown[0]}: {', '.join(VERBS)}")
+    options = parse(__doc__, VERBS, quick={"action": "store_true"}, rounds={"type": int, "help": "of each link (3)"})
     missing = laboratory()
     if missing is not None:
         sys.exit(f"wire: needs a laboratory: {missing}")
     options.rounds = options.rounds or (1 if options.quick else 3)
     bounds, results = Bounds(), {}
     try:
-        for verb in options.verbs or VERBS:
+        for verb in options.verbs:
             results[verb] = VERBS[verb](options, bounds)
     except Failed as failure:
         sys.exit(f"wire: {failure}")
-    bounds.show()
-    print(json.dumps({"bench": "wire", "quick": options.quick, **(results if options.json else {}), "bounds": bounds.rows}))
-    sys.exit(1 if options.strict and not all(row["met"] for row in bounds.rows) else 0)
+    bounds.finish("wire", options, results)
 
 
 if __name__ == "__main__":

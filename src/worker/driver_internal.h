@@ -271,8 +271,8 @@ void driver_look_ahead(inspan_elastic_t *e, uint64_t step); /* after a step: the
 inspan_status_t driver_wire_open(inspan_elastic_t *e, inspan_error_t *err);
 bool driver_may_rewire(const inspan_elastic_t *e); /* training thread, as the following */
 void driver_choose_wire(inspan_elastic_t *e, const driver_outlook_t *outlook);
-void driver_wire_apply(
-    inspan_elastic_t *e); /* before a reduction of a step: gradients go as the machine says */
+/* Before a reduction of a step: gradients go as the machine says. */
+void driver_wire_apply(inspan_elastic_t *e);
 
 /* driver_leave.c: training thread */
 

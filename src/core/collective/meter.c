@@ -6,11 +6,16 @@
 #define STEADY_FROM 5   /* samples */
 #define STEADY      0.7 /* of them */
 
+static uint32_t newest(const meter_rate_t *rate)
+{
+    return rate->n < METER_SAMPLES ? rate->n : METER_SAMPLES;
+}
+
 /* The value at place `below` from the top of the newest samples; 0: there are none. */
 static double ranked(const meter_rate_t *rate, uint32_t below)
 {
     double sorted[METER_SAMPLES];
-    const uint32_t n = rate->n < METER_SAMPLES ? rate->n : METER_SAMPLES;
+    const uint32_t n = newest(rate);
     if (n == 0) return 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i;
@@ -23,7 +28,7 @@ static double ranked(const meter_rate_t *rate, uint32_t below)
 /* Negative where less than STEADY of the samples are near it: of few, some are by chance. */
 static double signed_by_spread(const meter_rate_t *rate, double value)
 {
-    const uint32_t n = rate->n < METER_SAMPLES ? rate->n : METER_SAMPLES;
+    const uint32_t n = newest(rate);
     uint32_t near = 0;
     for (uint32_t i = 0; i < n; i++)
         near += rate->samples[i] > value / NEAR && rate->samples[i] < value * NEAR;
@@ -32,8 +37,7 @@ static double signed_by_spread(const meter_rate_t *rate, double value)
 
 static double median(const meter_rate_t *rate)
 {
-    const uint32_t n = rate->n < METER_SAMPLES ? rate->n : METER_SAMPLES;
-    return ranked(rate, n / 2);
+    return ranked(rate, newest(rate) / 2);
 }
 
 static void take(meter_rate_t *rate, uint64_t bytes, ns_t took, uint32_t streams)
@@ -115,8 +119,7 @@ void meter_rest(meter_t *meter, ns_t now)
 
 double meter_up(const meter_t *meter)
 {
-    const uint32_t n = meter->up.n < METER_SAMPLES ? meter->up.n : METER_SAMPLES;
-    return signed_by_spread(&meter->up, ranked(&meter->up, (n + 1) / 4));
+    return signed_by_spread(&meter->up, ranked(&meter->up, (newest(&meter->up) + 1) / 4));
 }
 
 double meter_towards(const meter_t *meter, uint32_t peer)
