@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BENCHES = {"allreduce": "allreduce.py", "train": "train_step.py", "overlap": "overlap.py",
            "commit": "commit.py", "recovery": "recovery.py", "unequal": "unequal.py",
-           "wire": "wire.py"}
+           "wire": "wire.py", "buckets": "buckets.py"}
 
 
 def chosen(words):

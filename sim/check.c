@@ -18,6 +18,7 @@ typedef struct step_ghost {
     bool there;
     uint32_t by;
     uint64_t view, dropped;
+    uint32_t layout;
     uint64_t tags[SIM_BUCKETS]; /* view in which each bucket was reduced */
     sim_sums_t sums;
 } step_ghost_t;
@@ -167,8 +168,8 @@ void sim_check_bucket(sim_t *sim, const sim_worker_t *worker, uint32_t bucket)
 {
     const sim_config_t *config = &sim->config;
     const elastic_set_t expected = elastic_expected(worker->core);
-    const bool tally = bucket + 1 == config->buckets;
-    const double *marks = worker->reduced.values[bucket] + (tally ? 0 : config->elements);
+    const bool tally = bucket + 1 == sim_buckets(sim, worker->layout);
+    const double *marks = worker->reduced.values[bucket] + sim_marks(sim, worker->layout, bucket);
     for (uint32_t lease = 0; lease < config->leases; lease++) {
         const bool counts = elastic_has(&expected, lease);
         const bool good = tally ? (marks[lease] != 0) == counts : marks[lease] == (counts ? 1 : 0);
@@ -186,16 +187,16 @@ static void check_sums(sim_t *sim, const sim_worker_t *worker, uint64_t step, co
     const sim_config_t *config = &sim->config;
     sim_sums_t right;
     memset(&right, 0, sizeof right);
-    const bool light = sim_light(sim, step);
-    for (uint32_t b = light ? config->buckets - 1 : 0; b < config->buckets; b++) {
+    const uint32_t layout = worker->layout, buckets = sim_buckets(sim, layout);
+    for (uint32_t b = sim_light(sim, step) ? buckets - 1 : 0; b < buckets; b++) {
         for (uint32_t lease = 0; lease < config->leases; lease++)
             if (!(dropped >> lease & 1))
-                sim_add_lease(sim, &right, &lineage->models[step], step, lease, b, 0);
-        const bool tally = b + 1 == config->buckets;
-        for (uint32_t k = tally ? config->leases : 0; k < sim_width(sim, b); k++) {
+                sim_add_lease(sim, &right, &lineage->models[step], step, lease, layout, b, 0);
+        const bool tally = b + 1 == buckets;
+        for (uint32_t k = tally ? config->leases : 0; k < sim_width(sim, layout, b); k++) {
             const double found = worker->reduced.values[b][k], expected = right.values[b][k];
             if (found == expected) continue;
-            const bool mark = !tally && k >= config->elements;
+            const bool mark = !tally && k >= sim_marks(sim, layout, b);
             sim_broken(sim, mark ? "I2" : "I1",
                        WHERE ": commits bucket %u with element %u = %g, one machine alone has %g%s",
                        WHERE_ARGS(worker, step), b, k, found, expected,
@@ -208,7 +209,7 @@ static void check_sums(sim_t *sim, const sim_worker_t *worker, uint64_t step, co
 static void check_tally(sim_t *sim, const sim_worker_t *worker, uint64_t step, uint64_t dropped)
 {
     const sim_config_t *config = &sim->config;
-    const double *owners = worker->reduced.values[config->buckets - 1];
+    const double *owners = worker->reduced.values[sim_buckets(sim, worker->layout) - 1];
     for (uint32_t lease = 0; lease < config->leases; lease++) {
         const bool counts = !(dropped >> lease & 1);
         const double most = sim->n_workers;
@@ -220,10 +221,11 @@ static void check_tally(sim_t *sim, const sim_worker_t *worker, uint64_t step, u
     }
 }
 
-static bool same_bits(sim_t *sim, const sim_sums_t *a, const sim_sums_t *b, bool light)
+static bool same_bits(sim_t *sim, const sim_sums_t *a, const sim_sums_t *b, uint32_t layout, bool light)
 {
-    for (uint32_t k = light ? sim->config.buckets - 1 : 0; k < sim->config.buckets; k++)
-        if (memcmp(a->values[k], b->values[k], sim_width(sim, k) * sizeof(double)) != 0) return false;
+    const uint32_t buckets = sim_buckets(sim, layout);
+    for (uint32_t k = light ? buckets - 1 : 0; k < buckets; k++)
+        if (memcmp(a->values[k], b->values[k], sim_width(sim, layout, k) * sizeof(double)) != 0) return false;
     return true;
 }
 
@@ -231,7 +233,8 @@ static bool same_bits(sim_t *sim, const sim_sums_t *a, const sim_sums_t *b, bool
  * of the view in which it was reduced. */
 static void check_tags(sim_t *sim, const sim_worker_t *worker, uint64_t step, step_ghost_t *ghost, bool first)
 {
-    for (uint32_t b = sim_light(sim, step) ? sim->config.buckets - 1 : 0; b < sim->config.buckets; b++) {
+    const uint32_t buckets = sim_buckets(sim, worker->layout);
+    for (uint32_t b = sim_light(sim, step) ? buckets - 1 : 0; b < buckets; b++) {
         uint64_t tag = 0;
         if (!elastic_held(worker->core, b, &tag)) {
             sim_broken(sim, "I1", WHERE ": commits without bucket %u", WHERE_ARGS(worker, step), b);
@@ -287,16 +290,20 @@ void sim_check_commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
                                 .by = worker->slot,
                                 .view = elastic_view(worker->core),
                                 .dropped = dropped,
+                                .layout = worker->layout,
                                 .sums = worker->reduced};
         check_tags(sim, worker, step, ghost, true);
         check_sums(sim, worker, step, lineage, dropped);
         lineage->models[step + 1] = lineage->models[step];
         for (uint32_t b = 0; b + 1 < sim->config.buckets && !sim_light(sim, step); b++)
-            sim_apply(sim, &lineage->models[step + 1], worker->reduced.values[b], b);
+            sim_apply(sim, &lineage->models[step + 1], sim_sum(sim, &worker->reduced, worker->layout, b), b);
         lineage->next = step + 1;
         note_progress(sim);
+    } else if (ghost->layout != worker->layout) { /* Y1 */
+        sim_broken(sim, "I1", WHERE ": commits with layout %u, rank %u did with %u", WHERE_ARGS(worker, step),
+                   worker->layout, ghost->by, ghost->layout);
     } else if (ghost->dropped != dropped ||
-               !same_bits(sim, &ghost->sums, &worker->reduced, sim_light(sim, step))) {
+               !same_bits(sim, &ghost->sums, &worker->reduced, ghost->layout, sim_light(sim, step))) {
         check_sums(sim, worker, step, lineage, dropped);
         sim_broken(sim, "I1", WHERE ": commits other bits than rank %u did in view %llu",
                    WHERE_ARGS(worker, step), ghost->by, (unsigned long long)ghost->view);

@@ -12,7 +12,7 @@
 
 /* ---- Schedules are built once a process -------------------------------------------------------- */
 
-enum { CACHE_WIDTHS = 32, CHUNK_BYTES = 64 };
+enum { CACHE_WIDTHS = SIM_WIDTH + 1, CHUNK_BYTES = 64 };
 static schedule_t *cache[SCHED_ALGORITHMS][SIM_WORLD + 1][SIM_WORLD][CACHE_WIDTHS];
 
 static const schedule_t *schedule_of(sim_t *sim, uint32_t world, uint32_t rank, uint32_t count)
@@ -27,7 +27,7 @@ static const schedule_t *schedule_of(sim_t *sim, uint32_t world, uint32_t rank, 
                                .element_size = sizeof(double),
                                .chunk_bytes = CHUNK_BYTES};
     if (sched_build(&request, slot) != INSPAN_OK) abort();
-    if ((*slot)->n_ops > 64 * 4 || (*slot)->tmp_elements > SIM_WORLD * SIM_WIDTH) abort();
+    if ((*slot)->n_ops > SIM_OPS || (*slot)->tmp_elements > SIM_WORLD * SIM_WIDTH) abort();
     return *slot;
 }
 
@@ -319,7 +319,7 @@ static void check_shares(sim_t *sim, const sim_worker_t *worker, uint32_t number
 {
     const sim_comm_t *comm = &worker->comm;
     const uint8_t *shares = elastic_shares(worker->core);
-    uint64_t hash = 1 + elastic_wire(worker->core);
+    uint64_t hash = 1 + elastic_wire(worker->core) + 8 * worker->layout;
     for (uint32_t i = 0; i < comm->world; i++) hash = sim_mix(hash * 257 + shares[i]);
     const uint64_t at = (comm->view * 31 + number) % SIM_SHARES;
     if (sim->shares[at].view != comm->view || sim->shares[at].number != number) {
@@ -327,9 +327,10 @@ static void check_shares(sim_t *sim, const sim_worker_t *worker, uint32_t number
         sim->shares[at].number = number;
         sim->shares[at].hash = hash;
     } else if (sim->shares[at].hash != hash) {
-        sim_broken(sim, "I1",
-                   "collective #%u of view %llu: rank %u has other shares of the sums, or another wire type",
-                   number, (unsigned long long)comm->view, worker->slot);
+        sim_broken(
+            sim, "I1",
+            "collective #%u of view %llu: rank %u has other shares of the sums, another layout or wire type",
+            number, (unsigned long long)comm->view, worker->slot);
     }
 }
 
@@ -341,7 +342,7 @@ void sim_comm_reduce(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
     check_shares(sim, worker, number);
     sim_op_t *op = &comm->ops[number % SIM_BUCKETS];
     sim_msgs_free(op->early);
-    op->schedule = schedule_of(sim, comm->world, comm->me, sim_width(sim, bucket));
+    op->schedule = schedule_of(sim, comm->world, comm->me, sim_width(sim, worker->layout, bucket));
     op->bucket = bucket;
     op->number = number;
     op->left = op->schedule->n_ops;

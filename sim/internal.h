@@ -114,10 +114,12 @@ enum {
     SIM_ABORT   /* a: dense rank at fault + 1, b: status; data: text */
 };
 
+enum { SIM_OPS = 256 }; /* of a schedule */
+
 typedef struct sim_op {
     const schedule_t *schedule;
     uint32_t bucket, number, left;
-    bool done[64];
+    bool done[SIM_OPS];
     sim_msg_t *early; /* pieces that no receive took yet */
     double tmp[SIM_WORLD * SIM_WIDTH];
 } sim_op_t;
@@ -161,11 +163,11 @@ typedef struct sim_view {
 } sim_view_t;
 
 typedef struct sim_sums {
-    double values[SIM_BUCKETS][SIM_WIDTH];
+    double values[SIM_BUCKETS][SIM_WIDTH]; /* by the layout: its parameters' gradients, then a mark a lease */
 } sim_sums_t;
 
 typedef struct sim_model {
-    double weights[SIM_BUCKETS][SIM_ELEMENTS], moments[SIM_BUCKETS][SIM_ELEMENTS];
+    double weights[SIM_BUCKETS][SIM_ELEMENTS], moments[SIM_BUCKETS][SIM_ELEMENTS]; /* by parameter */
 } sim_model_t;
 
 enum { SIM_LATER = 64 };
@@ -195,6 +197,7 @@ struct sim_worker {
 
     /* the step */
     sim_sums_t local, reduced;
+    uint32_t layout, known; /* how parameters lie in them; the newest that this member can take up */
     sim_model_t model;
     bool work_due; /* the core said DO_WORK */
     uint64_t work_view;
@@ -303,12 +306,17 @@ const char *sim_process_name(sim_process_t process, char text[32]);
 
 /* tensor.c */
 void sim_model_first(const sim_t *sim, sim_model_t *model);
-double sim_gradient(const sim_t *sim, const sim_model_t *model, uint64_t step, uint32_t lease,
-                    uint32_t bucket, uint32_t element);
+/* Layouts, 0 .. SIM_LAYOUTS - 1: 0 has one parameter a bucket. */
+uint32_t sim_buckets(const sim_t *sim, uint32_t layout); /* the tally included */
+uint32_t sim_width(const sim_t *sim, uint32_t layout, uint32_t bucket);
+uint32_t sim_marks(const sim_t *sim, uint32_t layout, uint32_t bucket); /* where they begin */
+/* Of the parameter's gradients. */
+const double *sim_sum(const sim_t *sim, const sim_sums_t *sums, uint32_t layout, uint32_t parameter);
+elastic_layout_t sim_layout(const sim_t *sim, uint32_t layout);
+uint32_t sim_layout_of(uint64_t hash);
 void sim_add_lease(const sim_t *sim, sim_sums_t *sums, const sim_model_t *model, uint64_t step,
-                   uint32_t lease, uint32_t bucket, uint32_t number);
-void sim_apply(const sim_t *sim, sim_model_t *model, const double *sum, uint32_t bucket);
-uint32_t sim_width(const sim_t *sim, uint32_t bucket);
+                   uint32_t lease, uint32_t layout, uint32_t bucket, uint32_t number);
+void sim_apply(const sim_t *sim, sim_model_t *model, const double *sum, uint32_t parameter);
 bool sim_light(const sim_t *sim, uint64_t step);
 uint64_t sim_model_hash(const sim_t *sim, const sim_model_t *model, uint32_t bucket);
 

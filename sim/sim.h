@@ -34,10 +34,11 @@ enum {
     SIM_WORKERS = 128,         /* numbers that one job may use in one history */
     SIM_WORLD = 8,             /* members of a view */
     SIM_BUCKETS = 4,           /* the tally included */
-    SIM_ELEMENTS = 6,          /* gradients in a bucket */
+    SIM_ELEMENTS = 6,          /* gradients of a parameter */
+    SIM_LAYOUTS = 6,           /* ways in which parameters lie in buckets */
     SIM_LEASES = 24,           /* of a step */
-    SIM_WIDTH = SIM_ELEMENTS + SIM_LEASES, /* most elements of a reduced bucket */
-    SIM_STEPS = 12,                        /* training steps */
+    SIM_WIDTH = (SIM_BUCKETS - 1) * SIM_ELEMENTS + SIM_LEASES, /* most elements of a reduced bucket */
+    SIM_STEPS = 12,                                            /* training steps */
     SIM_FAULTS = 32,
     SIM_VIEWS = 512
 };
@@ -53,7 +54,7 @@ typedef enum sim_policy_kind { SIM_POLICY_NONE, SIM_POLICY_PACE, SIM_POLICY_RAND
 typedef struct sim_config {
     uint32_t first_nodes, more_nodes; /* there at the start; arriving later */
     uint32_t min_nodes, max_nodes;
-    uint32_t leases, buckets, steps; /* buckets: the tally included; steps: training steps */
+    uint32_t leases, buckets, steps; /* buckets: of the first layout, one a parameter, and the tally */
     uint32_t elements;
     uint32_t algorithm; /* sched_algorithm_t */
     uint32_t micro;     /* leases of a micro-batch at most */

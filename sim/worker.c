@@ -98,7 +98,7 @@ static void commit(sim_t *sim, sim_worker_t *worker, uint64_t step)
     sim_check_commit(sim, worker, step);
     for (uint32_t b = 0; b + 1 < config->buckets && !sim_light(sim, step); b++) {
         if (!elastic_applies(worker->core, b)) continue;
-        sim_apply(sim, &worker->model, worker->reduced.values[b], b);
+        sim_apply(sim, &worker->model, sim_sum(sim, &worker->reduced, worker->layout, b), b);
     }
     if (sim_planted(SCALARS) && !sim_light(sim, step)) /* a sum that the votes of this view brought */
         worker->model.weights[0][0] +=
@@ -166,7 +166,7 @@ static void perform(void *context, const elastic_action_t *action)
             sim_comm_give(sim, worker, action->peer, action->bucket, false, action->step,
                           sim_planted(PASSLOCAL) ? worker->local.values[action->bucket]
                                                  : worker->reduced.values[action->bucket],
-                          sim_width(sim, action->bucket));
+                          sim_width(sim, worker->layout, action->bucket));
         break;
     case ELASTIC_DO_GIVE_CHUNK:
         if (here) give_chunk(sim, worker, action);
@@ -178,6 +178,7 @@ static void perform(void *context, const elastic_action_t *action)
         worker->later[worker->n_later++] = *action;
         break;
     case ELASTIC_DO_COMMIT: commit(sim, worker, action->step); break;
+    case ELASTIC_DO_LAYOUT: worker->layout = sim_layout_of(elastic_layout_of_step(worker->core).hash); break;
     case ELASTIC_DO_FULL:
         sim_note(sim, "rank %u is full", worker->slot);
         worker->full = true;
@@ -205,10 +206,39 @@ static void bucket_ready(sim_t *sim, sim_worker_t *worker, uint32_t bucket)
 {
     if (worker->ready_told[bucket]) return;
     if (sim_planted(LATEDONE) && elastic_phase(worker->core) == ELASTIC_RECONCILE) return;
-    if (elastic_light(worker->core) && bucket + 1 < sim->config.buckets)
+    if (elastic_light(worker->core) && bucket + 1 < sim_buckets(sim, worker->layout))
         return; /* only the tally is reduced */
     worker->ready_told[bucket] = true;
     feed_simple(sim, worker, ELASTIC_EV_READY, worker->work_view, bucket);
+}
+
+/* ---- Layouts: told by words of the driver's own ------------------------------------------------ */
+
+enum { WORDS_LAYOUT = 0xfe }; /* no message of the step begins so */
+
+static void know_layout(sim_t *sim, sim_worker_t *worker, uint32_t layout)
+{
+    const elastic_layout_t known = sim_layout(sim, layout);
+    worker->known = layout;
+    elastic_know_layout(worker->core, &known);
+}
+
+/* To the members of the communicator that draw says, by bit. */
+static void tell_layout(sim_t *sim, sim_worker_t *worker, uint32_t layout, uint8_t who)
+{
+    const uint8_t words[2] = {WORDS_LAYOUT, (uint8_t)layout};
+    for (uint32_t to = 0; to < worker->comm.world; to++)
+        if (to != worker->comm.me && who >> to % 8 & 1) sim_comm_words(sim, worker, to, words, sizeof words);
+}
+
+/* The leader, now and then: not all hear of it. */
+static void offer_layout(sim_t *sim, sim_worker_t *worker, const uint8_t *draw)
+{
+    if (draw[1] % 3 == 0) {
+        know_layout(sim, worker, draw[2] % SIM_LAYOUTS);
+        tell_layout(sim, worker, worker->known, draw[3] % 2 ? 0xff : draw[4]);
+    }
+    elastic_set_layout(worker->core, sim_layout(sim, worker->known).hash);
 }
 
 static void hint(sim_t *sim, sim_worker_t *worker)
@@ -220,6 +250,7 @@ static void hint(sim_t *sim, sim_worker_t *worker)
         shares[i] = (uint8_t)sim_mix((elastic_step(worker->core) << 8) + 7 * worker->slot + i);
     elastic_set_shares(worker->core, shares);
     elastic_set_wire(worker->core, shares[0] % SIM_WIRES);
+    if (elastic_is_leader(worker->core)) offer_layout(sim, worker, shares);
     uint64_t hash = 1;
     if (elastic_complete(worker->core))
         for (uint32_t b = 0; b + 1 < sim->config.buckets; b++)
@@ -238,7 +269,7 @@ static void feed_late(sim_t *sim, sim_worker_t *worker)
     const uint64_t late = worker->late;
     if (elastic_phase(worker->core) != ELASTIC_RUN || elastic_view(worker->core) == worker->late_view) return;
     worker->late = 0;
-    for (uint32_t b = 0; b < sim->config.buckets && alive(sim, worker); b++)
+    for (uint32_t b = 0; b < sim_buckets(sim, worker->layout) && alive(sim, worker); b++)
         if (late >> b & 1) feed_simple(sim, worker, ELASTIC_EV_REDUCED, worker->late_view, b);
 }
 
@@ -253,7 +284,8 @@ static void next_batch(sim_t *sim, sim_worker_t *worker)
         if (!last) return;
         hint(sim, worker);
         worker->holding = true; /* as the driver: all sums are final before the first reduction begins */
-        for (uint32_t b = 0; b < sim->config.buckets && alive(sim, worker) && !sim->over; b++)
+        const uint32_t buckets = sim_buckets(sim, worker->layout); /* a commit may bring another one */
+        for (uint32_t b = 0; b < buckets && alive(sim, worker) && !sim->over; b++)
             bucket_ready(sim, worker, b);
         worker->holding = false;
         carry_out_later(sim, worker);
@@ -292,14 +324,14 @@ static bool skips_salvaged(const sim_worker_t *worker, uint32_t bucket)
 /* The backward pass gives one bucket after the other; the tally comes last. */
 static void work_event(sim_t *sim, sim_worker_t *worker)
 {
-    const uint32_t buckets = sim->config.buckets, stage = worker->stage++;
+    const uint32_t buckets = sim_buckets(sim, worker->layout), stage = worker->stage++;
     const uint64_t step = worker->batch_step;
     if (!skips_salvaged(worker, stage))
         for (uint32_t i = 0; i < worker->computing; i++) {
             if (sim_planted(LOSTLEASE) && i > 0 && stage == 0) continue; /* only the first of a micro-batch */
             if (sim_light(sim, step) && stage + 1 < buckets) continue;
-            sim_add_lease(sim, &worker->local, &worker->model, step, worker->first_lease + i, stage,
-                          worker->slot);
+            sim_add_lease(sim, &worker->local, &worker->model, step, worker->first_lease + i, worker->layout,
+                          stage, worker->slot);
         }
     if (stage + 1 < buckets) {
         if (worker->last_batch) {
@@ -339,6 +371,8 @@ static void enter_view(sim_t *sim, sim_worker_t *worker)
         worker->computing = 0;
         worker->token++;
     }
+    tell_layout(sim, worker, worker->known, 0xff); /* a newcomer, or who leads, may be asked for them */
+    tell_layout(sim, worker, worker->layout, 0xff);
     elastic_event_t event = {.type = ELASTIC_EV_VIEW,
                              .view = view->number,
                              .first_view = view->first,
@@ -431,6 +465,11 @@ static void learn_view(sim_t *sim, sim_worker_t *worker, const sim_view_t *view)
 
 void sim_worker_words(sim_t *sim, sim_worker_t *worker, uint32_t from, const void *data, uint32_t bytes)
 {
+    const uint8_t *words = data;
+    if (words[0] == WORDS_LAYOUT) {
+        know_layout(sim, worker, words[1]);
+        return;
+    }
     elastic_event_t event = {
         .type = ELASTIC_EV_MESSAGE, .view = worker->comm.view, .from = from, .data = data, .bytes = bytes};
     feed(sim, worker, &event);
@@ -550,7 +589,7 @@ static void open_core(sim_t *sim, sim_worker_t *worker)
                              .steps = config->steps,
                              .leases = config->leases,
                              .buckets = config->buckets,
-                             .layout = 0x1a1a,
+                             .layout = sim_layout(sim, 0).hash,
                              .wires = SIM_WIRES,
                              .drop = config->drop,
                              .policy = sim_policy(sim),

@@ -67,7 +67,7 @@ def test_a_fixed_set_of_seeds_breaks_nothing():
 def test_planted_bugs_are_found_each_within_its_number_of_seeds():
     result = sim("--plants")
     assert result.returncode == 0, result.stdout
-    assert result.stdout.count("found ") == 45 and "0 missed" in result.stdout
+    assert result.stdout.count("found ") == 47 and "0 missed" in result.stdout
 
 
 def test_new_seeds_break_nothing():

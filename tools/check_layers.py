@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "comm": ["core/collective", "platform/os", "platform/wire"],
     "ddp": ["comm/comm.h", "core/step", "core/partition", "core/buckets", "platform/os/os_cond.h",
             "platform/os/os_memory.h", "platform/os/os_time.h"],
-    "worker": ["comm/comm.h", "ddp", "core/collective/link_model.h", "core/step", "core/partition", "platform/wire",
+    "worker": ["comm/comm.h", "ddp", "core/collective/link_model.h", "core/step", "core/partition", "core/buckets", "platform/wire",
                "platform/os"],
     "nn": ["platform/os", "platform/json"],
     "train": ["worker", "nn/nn.h", "core/step", "platform/os", "platform/json"],

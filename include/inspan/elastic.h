@@ -53,6 +53,9 @@ typedef struct inspan_elastic_options {
     uint32_t
         wires; /* others that they may be sent in, by measured links and speeds; bit of each type; 0: none */
     uint64_t bucket_bytes; /* 0: all gradients / 32, between 1 MB and 25 MB; the first bucket at most 1 MB */
+    bool registered;       /* the first buckets follow the order of registration, not the reverse one */
+    bool shuffle_buckets;  /* for tests: another order and other cuts at random, every other step */
+    bool plan_buckets;     /* order and cuts of buckets follow what is measured */
     uint32_t number;       /* of this worker in the job */
     bool newcomer;         /* starts without weights: copied from the members while they train */
     uint64_t batch, steps; /* samples of a step; training steps */
@@ -80,6 +83,7 @@ INSPAN_API inspan_status_t inspan_elastic_open(const inspan_views_t *views,
                                                inspan_elastic_t **elastic, inspan_error_t *err);
 INSPAN_API void inspan_elastic_close(inspan_elastic_t *elastic);
 
+/* Valid until work.layout is another one: ask again then. */
 INSPAN_API void *inspan_elastic_local(inspan_elastic_t *elastic, uint32_t parameter);         /* (count) */
 INSPAN_API const void *inspan_elastic_reduced(inspan_elastic_t *elastic, uint32_t parameter); /* (count) */
 
@@ -103,6 +107,7 @@ typedef enum inspan_work_type {
 typedef struct inspan_work {
     inspan_work_type_t type;
     uint64_t step, view;
+    uint64_t layout; /* 0, and one more each time that the local and reduced arrays have moved */
     bool light, saving;
 
     /* COMPUTE */
@@ -179,6 +184,9 @@ typedef struct inspan_elastic_stats {
     inspan_wire_t wire;      /* of the gradients in the present step */
     uint64_t rewires;        /* steps from which on it was another than before */
     char wire_reason[160];   /* of the newest change, in words, where this member chose it; else "" */
+    uint32_t buckets;        /* that gradients lie in */
+    uint64_t layouts;        /* times that gradients came to lie in other buckets than before */
+    char layout_reason[240]; /* of the newest change, in words, where this member chose it; else "" */
     int64_t rested_ns;       /* between micro-batches, as the machine's owner wishes; not in exposed_ns */
     uint64_t recoveries;     /* views in which members of the one before were missing */
     int64_t recovery_ns, recovery_worst_ns; /* failure known -> next commit: all together, the longest */

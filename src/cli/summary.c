@@ -68,9 +68,9 @@ static json_t *node_json(const rank_view_t *view, double all_samples)
 /* What every rank knows alike is taken from the lowest that has a summary. */
 static void copy_common(json_t *out, const rank_view_t *views, size_t n)
 {
-    static const char *const keys[] = {"loss_first",      "loss_last",     "validation_first",
-                                       "validation_last", "accuracy_last", "samples_per_s",
-                                       "wall_s",          "wire_changes"};
+    static const char *const keys[] = {
+        "loss_first",    "loss_last", "validation_first", "validation_last", "accuracy_last",
+        "samples_per_s", "wall_s",    "wire_changes",     "layout_changes",  "buckets"};
     const rank_view_t *first = n > 0 ? &views[0] : NULL;
     for (size_t i = 0; i < n; i++)
         if (views[i].own != NULL) {
@@ -81,6 +81,7 @@ static void copy_common(json_t *out, const rank_view_t *views, size_t n)
         json_set_number(out, keys[i], first == NULL ? (double)NAN : own_number(first, keys[i], (double)NAN));
     const bool said = first != NULL && first->own != NULL;
     json_set_string(out, "wire", said ? json_get_string(first->own, "wire") : NULL);
+    json_set_string(out, "layout_reason", said ? json_get_string(first->own, "layout_reason") : NULL);
 }
 
 static void add_end(json_t *out, const Inspan__V1__JobInfo *job)
@@ -227,6 +228,15 @@ static void print_wire(FILE *out, const json_t *summary)
             table_clean(text), changes, changes > 1 ? "s" : "");
 }
 
+static void print_layout(FILE *out, const json_t *summary)
+{
+    char text[320];
+    const char *reason = json_get_string(summary, "layout_reason");
+    if (reason == NULL || reason[0] == '\0') return;
+    snprintf(text, sizeof text, "%s", reason);
+    fprintf(out, "  %s\n", table_clean(text));
+}
+
 static void print_left_out(FILE *out, const json_t *list)
 {
     for (const json_t *at = json_first(list); at != NULL; at = json_next(at)) {
@@ -258,6 +268,7 @@ void summary_print(FILE *out, const json_t *summary)
     print_loss(out, summary, "held-out", "validation_first", "validation_last");
     print_views(out, summary);
     print_wire(out, summary);
+    print_layout(out, summary);
     print_nodes(out, json_get(summary, "nodes"));
     print_left_out(out, json_get(summary, "left_out"));
     const char *hash = json_get_string(summary, "param_hash");

@@ -52,16 +52,31 @@ static inspan_status_t check_arguments(const inspan_parameter_t *parameters, uin
     return INSPAN_OK;
 }
 
-static inspan_status_t lay_out(ddp_buckets_t *buckets, const inspan_parameter_t *parameters, uint64_t bytes,
-                               inspan_error_t *err)
+uint64_t ddp_buckets_layout_hash(const ddp_buckets_t *buckets, const layout_t *layout)
 {
+    const uint64_t more[3] = {layout->hash, buckets->leases, (uint64_t)buckets->dtype};
+    return hash64(more, sizeof more, 0);
+}
+
+static void take_layout(ddp_buckets_t *buckets, layout_t *layout)
+{
+    buckets->layout = *layout;
+    memset(layout, 0, sizeof *layout);
+    buckets->n = buckets->layout.n_buckets + 1;
+    buckets->hash = ddp_buckets_layout_hash(buckets, &buckets->layout);
+}
+
+static inspan_status_t first_layout(ddp_buckets_t *buckets, const inspan_parameter_t *parameters,
+                                    uint64_t bytes, bool registered, inspan_error_t *err)
+{
+    layout_t layout;
     const uint32_t n = buckets->n_params;
     uint64_t *counts = calloc(n, sizeof counts[0]);
     if (counts == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory for %u parameters", n);
     for (uint32_t i = 0; i < n; i++) counts[i] = parameters[i].count;
     if (bytes == 0) bytes = layout_auto_bytes(counts, n, buckets->element_size, BUCKETS_MAX - 1);
     inspan_status_t status = layout_build(counts, n, buckets->element_size, bytes, layout_first_bytes(bytes),
-                                          buckets->leases, BUCKETS_MAX - 1, &buckets->layout);
+                                          registered, buckets->leases, BUCKETS_MAX - 1, &layout);
     free(counts);
     if (status == INSPAN_LIMIT)
         return error_set(err, status,
@@ -69,35 +84,50 @@ static inspan_status_t lay_out(ddp_buckets_t *buckets, const inspan_parameter_t 
                          " bytes for %u parameters would be more than %u; make sync.bucket larger",
                          bytes, n, BUCKETS_MAX - 1);
     if (status != INSPAN_OK) return error_set(err, status, "no memory for the layout of %u parameters", n);
-    buckets->n = buckets->layout.n_buckets + 1;
-    const uint64_t more[3] = {buckets->layout.hash, buckets->leases, (uint64_t)buckets->dtype};
-    buckets->hash = hash64(more, sizeof more, 0);
+    take_layout(buckets, &layout);
     return INSPAN_OK;
 }
 
-static size_t room(const ddp_buckets_t *buckets, uint32_t bucket)
+static size_t room_of(const ddp_buckets_t *buckets, uint32_t bucket)
 {
     return (ddp_buckets_bytes(buckets, bucket) + LINE - 1) / LINE * LINE;
 }
 
+/* Where each bucket begins. */
+static void place_buckets(ddp_buckets_t *buckets)
+{
+    buckets->bytes = 0;
+    for (uint32_t b = 0; b < buckets->n; b++) {
+        buckets->local[b] = buckets->memory + buckets->bytes;
+        buckets->reduced[b] = buckets->local[b] + buckets->room;
+        if (buckets->error != NULL)
+            buckets->error[b] =
+                b == tally_of(buckets) ? NULL : (float *)(void *)(buckets->error_memory + buckets->bytes);
+        buckets->bytes += room_of(buckets, b);
+    }
+}
+
+/* Buckets differ from one layout to another by their number of tails and by what fills up lines. */
+static size_t room_for_any(const ddp_buckets_t *buckets)
+{
+    const uint32_t more = BUCKETS_MAX - buckets->n;
+    size_t bytes = more * (buckets->leases * buckets->element_size + LINE);
+    for (uint32_t b = 0; b < buckets->n; b++) bytes += room_of(buckets, b);
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
 static inspan_status_t take_memory(ddp_buckets_t *buckets, inspan_error_t *err)
 {
-    const uint32_t n = buckets->n;
-    buckets->local = calloc(n, sizeof buckets->local[0]);
-    buckets->reduced = calloc(n, sizeof buckets->reduced[0]);
-    buckets->missing = calloc(n, sizeof buckets->missing[0]);
+    buckets->local = calloc(BUCKETS_MAX, sizeof buckets->local[0]);
+    buckets->reduced = calloc(BUCKETS_MAX, sizeof buckets->reduced[0]);
+    buckets->missing = calloc(BUCKETS_MAX, sizeof buckets->missing[0]);
     buckets->seen = calloc(buckets->n_params, sizeof buckets->seen[0]);
-    for (uint32_t b = 0; b < n; b++) buckets->bytes += room(buckets, b);
-    buckets->memory = os_memory_take(2 * buckets->bytes); /* padding must stay zero: it is reduced too */
+    buckets->room = room_for_any(buckets);
+    buckets->memory = os_memory_take(2 * buckets->room); /* padding must stay zero: it is reduced too */
     if (!buckets->local || !buckets->reduced || !buckets->missing || !buckets->seen || !buckets->memory)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %u gradient buckets of %.1f MB in all, twice",
-                         n, (double)buckets->bytes / 1e6);
-    uint8_t *at = buckets->memory;
-    for (uint32_t b = 0; b < n; b++) {
-        buckets->local[b] = at;
-        buckets->reduced[b] = at + buckets->bytes;
-        at += room(buckets, b);
-    }
+                         buckets->n, (double)buckets->room / 1e6);
+    place_buckets(buckets);
     return INSPAN_OK;
 }
 
@@ -113,19 +143,18 @@ size_t ddp_buckets_wire_bytes(const ddp_buckets_t *buckets, inspan_wire_t wire)
 inspan_status_t ddp_buckets_keep_errors(ddp_buckets_t *buckets, inspan_error_t *err)
 {
     if (buckets->error != NULL) return INSPAN_OK;
-    buckets->error = calloc(buckets->n, sizeof buckets->error[0]);
-    buckets->made_up = calloc(buckets->n, sizeof buckets->made_up[0]);
-    buckets->error_memory = os_memory_take(buckets->bytes);
+    buckets->error = calloc(BUCKETS_MAX, sizeof buckets->error[0]);
+    buckets->made_up = calloc(BUCKETS_MAX, sizeof buckets->made_up[0]);
+    buckets->error_memory = os_memory_take(buckets->room);
     if (!buckets->error || !buckets->made_up || !buckets->error_memory)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for %.1f MB of what rounding takes from gradients",
-                         (double)buckets->bytes / 1e6);
-    for (uint32_t b = 0; b < tally_of(buckets); b++)
-        buckets->error[b] = (float *)(void *)(buckets->error_memory + (buckets->local[b] - buckets->memory));
+                         (double)buckets->room / 1e6);
+    place_buckets(buckets);
     return INSPAN_OK;
 }
 
 inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
-                                 inspan_wire_t wire, uint64_t bucket_bytes, uint32_t leases,
+                                 inspan_wire_t wire, uint64_t bucket_bytes, bool registered, uint32_t leases,
                                  ddp_buckets_t *buckets, inspan_error_t *err)
 {
     memset(buckets, 0, sizeof *buckets);
@@ -136,7 +165,7 @@ inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t 
     buckets->element_size = inspan_dtype_size(dtype);
     buckets->n_params = n;
     buckets->leases = leases;
-    status = lay_out(buckets, parameters, bucket_bytes, err);
+    status = first_layout(buckets, parameters, bucket_bytes, registered, err);
     if (status == INSPAN_OK) status = take_memory(buckets, err);
     if (status == INSPAN_OK && wire == INSPAN_WIRE_INT8) status = ddp_buckets_keep_errors(buckets, err);
     if (status != INSPAN_OK) ddp_buckets_close(buckets);
@@ -155,6 +184,40 @@ void ddp_buckets_close(ddp_buckets_t *buckets)
     free(buckets->missing);
     free(buckets->seen);
     memset(buckets, 0, sizeof *buckets);
+}
+
+/* ---- Another layout -------------------------------------------------------------------------- */
+
+static uint64_t count_of(const layout_t *layout, uint32_t parameter)
+{
+    const layout_bucket_t *bucket = &layout->buckets[layout->bucket[parameter]];
+    for (uint32_t i = bucket->first_order; i + 1 < bucket->first_order + bucket->n_params; i++)
+        if (layout->order[i] == parameter)
+            return layout->offset[layout->order[i + 1]] - layout->offset[parameter];
+    return bucket->tail - layout->offset[parameter];
+}
+
+/* Errors of all parameters, to or from where the reduced sums are: between two steps nobody needs these. */
+static void move_errors(ddp_buckets_t *buckets, float *apart, bool back)
+{
+    for (uint32_t p = 0; p < buckets->n_params; p++) {
+        float *error = buckets->error[buckets->layout.bucket[p]] + buckets->layout.offset[p];
+        const uint64_t count = count_of(&buckets->layout, p);
+        memcpy(back ? error : apart, back ? apart : error, count * sizeof *error);
+        apart += count;
+    }
+}
+
+void ddp_buckets_lay_out(ddp_buckets_t *buckets, layout_t *layout)
+{
+    float *apart = (float *)(void *)(buckets->memory + buckets->room);
+    if (buckets->error != NULL) move_errors(buckets, apart, false);
+    layout_free(&buckets->layout);
+    take_layout(buckets, layout);
+    place_buckets(buckets);
+    if (buckets->error == NULL) return;
+    memset(buckets->error_memory, 0, buckets->room);
+    move_errors(buckets, apart, true);
 }
 
 /* ---- Filling --------------------------------------------------------------------------------- */

@@ -45,8 +45,9 @@ typedef struct ddp_buckets {
     layout_t layout; /* of the n - 1 others */
     uint64_t hash;   /* of the layout, number of leases and dtype included */
     uint8_t *memory;
-    size_t bytes;      /* of all local (or all reduced) buckets */
-    uint8_t **local;   /* (n) */
+    size_t bytes;      /* of all local (or all reduced) buckets, and what there is for them: */
+    size_t room;       /* enough for any layout */
+    uint8_t **local;   /* (n), with room for BUCKETS_MAX as all of these */
     uint8_t **reduced; /* (n) */
     float **error;     /* (n) or NULL: nothing is made up for; the tally's is NULL */
     bool *made_up;     /* (n) errors are in the local sums of this step */
@@ -56,10 +57,16 @@ typedef struct ddp_buckets {
 } ddp_buckets_t;
 
 /* LIMIT: more than BUCKETS_MAX buckets (the text says what to do). INVALID, NO_MEMORY. bucket_bytes 0:
- * chosen. wire: FP32 for gradients in fp64. */
+ * chosen. registered: parameters lie in the order of registration, not in the reverse one. wire: FP32 for
+ * gradients in fp64. */
 inspan_status_t ddp_buckets_open(const inspan_parameter_t *parameters, uint32_t n, inspan_dtype_t dtype,
-                                 inspan_wire_t wire, uint64_t bucket_bytes, uint32_t leases,
+                                 inspan_wire_t wire, uint64_t bucket_bytes, bool registered, uint32_t leases,
                                  ddp_buckets_t *buckets, inspan_error_t *err);
+/* Between two steps, the local sums cleared: parameters lie as `layout` says from now on, which is taken over
+ * (layout_cut with buckets->leases as its tail, fewer than BUCKETS_MAX buckets). What is to be made up for
+ * moves along; reduced sums are lost. Allocates nothing. */
+void ddp_buckets_lay_out(ddp_buckets_t *buckets, layout_t *layout);
+uint64_t ddp_buckets_layout_hash(const ddp_buckets_t *buckets, const layout_t *layout); /* as buckets->hash */
 /* Errors are kept from now on, whatever the wire type; with int8 they are from the beginning. NO_MEMORY. */
 inspan_status_t ddp_buckets_keep_errors(ddp_buckets_t *buckets, inspan_error_t *err);
 void ddp_buckets_close(ddp_buckets_t *buckets); /* also what is all zero */

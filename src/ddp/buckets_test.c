@@ -38,7 +38,8 @@ static ddp_buckets_t open_rounded(inspan_dtype_t dtype, inspan_wire_t wire, uint
     inspan_parameter_t parameters[N_PARAMS];
     inspan_error_t err;
     parameters_of(parameters);
-    if (ddp_buckets_open(parameters, N_PARAMS, dtype, wire, bytes, LEASES, &buckets, &err) != INSPAN_OK)
+    if (ddp_buckets_open(parameters, N_PARAMS, dtype, wire, bytes, false, LEASES, &buckets, &err) !=
+        INSPAN_OK)
         fail_msg("%s", err.text);
     return buckets;
 }
@@ -50,7 +51,7 @@ static ddp_buckets_t open_buckets(inspan_dtype_t dtype, uint64_t bytes)
 
 static void take_over(ddp_buckets_t *buckets) /* a world of one: the sum is the local one */
 {
-    memcpy(buckets->memory + buckets->bytes, buckets->memory, buckets->bytes);
+    memcpy(buckets->memory + buckets->room, buckets->memory, buckets->bytes);
 }
 
 static void every_lease_must_be_there_once(void **state)
@@ -136,24 +137,75 @@ static void what_cannot_be_is_refused(void **state)
     inspan_parameter_t parameters[N_PARAMS], many[300];
     parameters_of(parameters);
     for (int i = 0; i < 300; i++) many[i] = parameters[1];
-    assert_int_equal(ddp_buckets_open(parameters, 0, INSPAN_FP32, INSPAN_WIRE_FP32, 0, 1, &buckets, &err),
-                     INSPAN_INVALID);
-    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_BF16, INSPAN_WIRE_FP32, 0, 1, &buckets, &err),
-                     INSPAN_INVALID);
-    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_FP32, INSPAN_WIRE_FP32, 0, 0, &buckets, &err),
-                     INSPAN_INVALID);
-    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_FP32, INSPAN_WIRE_FP32, 0, 257, &buckets, &err),
-                     INSPAN_INVALID);
-    assert_int_equal(ddp_buckets_open(many, 300, INSPAN_FP32, INSPAN_WIRE_FP32, 1024, 1, &buckets, &err),
-                     INSPAN_LIMIT);
+    assert_int_equal(
+        ddp_buckets_open(parameters, 0, INSPAN_FP32, INSPAN_WIRE_FP32, 0, false, 1, &buckets, &err),
+        INSPAN_INVALID);
+    assert_int_equal(
+        ddp_buckets_open(parameters, 4, INSPAN_BF16, INSPAN_WIRE_FP32, 0, false, 1, &buckets, &err),
+        INSPAN_INVALID);
+    assert_int_equal(
+        ddp_buckets_open(parameters, 4, INSPAN_FP32, INSPAN_WIRE_FP32, 0, false, 0, &buckets, &err),
+        INSPAN_INVALID);
+    assert_int_equal(
+        ddp_buckets_open(parameters, 4, INSPAN_FP32, INSPAN_WIRE_FP32, 0, false, 257, &buckets, &err),
+        INSPAN_INVALID);
+    assert_int_equal(
+        ddp_buckets_open(many, 300, INSPAN_FP32, INSPAN_WIRE_FP32, 1024, false, 1, &buckets, &err),
+        INSPAN_LIMIT);
     assert_non_null(strstr(err.text, "sync.bucket"));
     parameters[2].count = 0;
-    assert_int_equal(ddp_buckets_open(parameters, 4, INSPAN_FP32, INSPAN_WIRE_FP32, 0, 1, &buckets, &err),
-                     INSPAN_INVALID);
+    assert_int_equal(
+        ddp_buckets_open(parameters, 4, INSPAN_FP32, INSPAN_WIRE_FP32, 0, false, 1, &buckets, &err),
+        INSPAN_INVALID);
     ddp_buckets_t one = open_buckets(INSPAN_FP32, 5000), other = open_buckets(INSPAN_FP64, 10000);
     assert_int_not_equal(one.hash, other.hash);
     ddp_buckets_close(&one);
     ddp_buckets_close(&other);
+}
+
+static void assert_errors(const ddp_buckets_t *buckets)
+{
+    for (uint32_t p = 0; p < N_PARAMS; p++)
+        for (uint64_t i = 0; i < counts[p]; i += 1 + i / 2)
+            assert_true(buckets->error[buckets->layout.bucket[p]][buckets->layout.offset[p] + i] ==
+                        (float)(1000 * p + i % 500));
+}
+
+/* Any order and any cuts; sums go where the new layout says, what rounding took moves along. */
+static void parameters_lie_another_way(void **state)
+{
+    (void)state;
+    static const uint32_t orders[3][N_PARAMS] = {{2, 0, 3, 1}, {0, 1, 2, 3}, {3, 2, 1, 0}},
+                          sizes[3][N_PARAMS] = {{1, 1, 1, 1}, {4}, {2, 2}}, n[3] = {4, 1, 2};
+    ddp_buckets_t buckets = open_rounded(INSPAN_FP32, INSPAN_WIRE_INT8, 5000);
+    for (uint32_t p = 0; p < N_PARAMS; p++)
+        for (uint64_t i = 0; i < counts[p]; i++)
+            buckets.error[buckets.layout.bucket[p]][buckets.layout.offset[p] + i] =
+                (float)(1000 * p + i % 500);
+    for (uint32_t k = 0; k < 3; k++) {
+        layout_t layout;
+        inspan_error_t err;
+        const uint64_t before = buckets.hash;
+        ddp_buckets_clear(&buckets);
+        assert_int_equal(layout_cut(counts, N_PARAMS, orders[k], sizes[k], n[k], LEASES, &layout), INSPAN_OK);
+        const uint64_t expected = ddp_buckets_layout_hash(&buckets, &layout);
+        ddp_buckets_lay_out(&buckets, &layout);
+        assert_true(buckets.hash == expected && buckets.hash != before);
+        assert_int_equal(buckets.n, n[k] + 1);
+        assert_true(buckets.bytes <= buckets.room && buckets.error[n[k]] == NULL);
+        for (size_t i = 0; i < buckets.room; i++) assert_int_equal(buckets.memory[i], 0);
+        assert_errors(&buckets);
+        for (uint32_t p = 0; p < N_PARAMS; p++)
+            for (uint64_t i = 0; i < counts[p]; i++)
+                ((float *)ddp_buckets_local(&buckets, p))[i] = (float)p + 1;
+        ddp_buckets_mark(&buckets, 0, LEASES, 1);
+        take_over(&buckets);
+        for (uint32_t b = 0; b < buckets.n; b++)
+            assert_int_equal(ddp_buckets_check(&buckets, b, 1, all, &err), INSPAN_OK);
+        for (uint32_t p = 0; p < N_PARAMS; p++)
+            assert_true(((float *)ddp_buckets_reduced(&buckets, p))[counts[p] - 1] == (float)p + 1);
+    }
+    ddp_buckets_close(&buckets);
 }
 
 /* ---- Over sockets ---------------------------------------------------------------------------- */
@@ -396,6 +448,7 @@ int main(void)
         cmocka_unit_test(the_tally_says_who_computed_what),
         cmocka_unit_test(gradients_complete_a_bucket_once_a_round),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(parameters_lie_another_way),
         cmocka_unit_test(buckets_are_reduced_and_passed),
         cmocka_unit_test(rounding_is_made_up_for),
         cmocka_unit_test(rounding_is_made_up_for_by_another_type),

@@ -42,15 +42,15 @@ static void every_parameter_has_one_place(void **state)
         for (uint32_t i = 0; i < n; i++) counts[i] = 1 + rng_below(&rng, 3000);
         layout_t layout, again;
         uint64_t bytes = 1 + rng_below(&rng, 20000);
-        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, LAYOUT_TAIL, 4096, &layout),
+        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, false, LAYOUT_TAIL, 4096, &layout),
                          INSPAN_OK);
-        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, LAYOUT_TAIL, 4096, &again),
+        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, false, LAYOUT_TAIL, 4096, &again),
                          INSPAN_OK);
         check_layout(&layout, counts, n);
         assert_int_equal(layout.hash, again.hash);
         layout_free(&again);
         counts[n - 1] += LAYOUT_ALIGN;
-        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, LAYOUT_TAIL, 4096, &again),
+        assert_int_equal(layout_build(counts, n, 4, bytes, bytes / 2 + 1, false, LAYOUT_TAIL, 4096, &again),
                          INSPAN_OK);
         assert_int_not_equal(layout.hash, again.hash);
         layout_free(&again);
@@ -64,13 +64,13 @@ static void buckets_keep_their_size(void **state)
     uint64_t counts[40];
     for (uint32_t i = 0; i < 40; i++) counts[i] = 1000;
     layout_t layout;
-    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, LAYOUT_TAIL, 4096, &layout), INSPAN_OK);
+    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, false, LAYOUT_TAIL, 4096, &layout), INSPAN_OK);
     assert_true(layout.buckets[0].count * 4 <= 8000 + 64 + LAYOUT_TAIL * 4);
     for (uint32_t b = 1; b < layout.n_buckets; b++) assert_true(layout.buckets[b].count * 4 <= 40000 + 1024);
     assert_true(layout.n_buckets >= 5 && layout.n_buckets <= 7);
     layout_free(&layout);
     counts[20] = 1000000; /* larger than a bucket: not split */
-    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, LAYOUT_TAIL, 4096, &layout), INSPAN_OK);
+    assert_int_equal(layout_build(counts, 40, 4, 40000, 8000, false, LAYOUT_TAIL, 4096, &layout), INSPAN_OK);
     check_layout(&layout, counts, 40);
     layout_free(&layout);
 }
@@ -87,16 +87,45 @@ static void the_chosen_size_keeps_the_number(void **state)
         layout_t layout;
         uint64_t bytes = layout_auto_bytes(counts, 3000, 4, 255);
         assert_true(bytes >= 1000000);
-        assert_int_equal(layout_build(counts, 3000, 4, bytes, layout_first_bytes(bytes), 256, 255, &layout),
-                         INSPAN_OK);
+        assert_int_equal(
+            layout_build(counts, 3000, 4, bytes, layout_first_bytes(bytes), false, 256, 255, &layout),
+            INSPAN_OK);
         layout_free(&layout);
-        assert_int_equal(layout_build(counts, 3000, 4, 1, 1, 256, 255, &layout), INSPAN_LIMIT);
+        assert_int_equal(layout_build(counts, 3000, 4, 1, 1, false, 256, 255, &layout), INSPAN_LIMIT);
     }
+}
+
+static void any_order_can_be_cut_anywhere(void **state)
+{
+    (void)state;
+    static const uint64_t counts[4] = {5, 40, 16, 1};
+    static const uint32_t order[4] = {2, 0, 3, 1}, sizes[4] = {3, 1}, twice[4] = {2, 0, 2, 1},
+                          far[4] = {2, 0, 4, 1}, empty[4] = {3, 0, 1}, more[4] = {3, 2};
+    layout_t layout, other;
+    assert_int_equal(layout_cut(counts, 4, order, sizes, 2, LAYOUT_TAIL, &layout), INSPAN_OK);
+    assert_int_equal(layout.n_buckets, 2);
+    assert_int_equal(layout.buckets[0].tail, 3 * LAYOUT_ALIGN);
+    assert_int_equal(layout.buckets[1].count, 3 * LAYOUT_ALIGN + LAYOUT_TAIL);
+    assert_int_equal(layout.offset[3], 2 * LAYOUT_ALIGN);
+    assert_int_equal(layout.bucket[1], 1);
+    assert_int_equal(layout_cut(counts, 4, order, (uint32_t[]){2, 2}, 2, LAYOUT_TAIL, &other), INSPAN_OK);
+    assert_int_not_equal(layout.hash, other.hash);
+    layout_free(&other);
+    assert_int_equal(layout_cut(counts, 4, twice, sizes, 2, LAYOUT_TAIL, &other), INSPAN_INVALID);
+    assert_int_equal(layout_cut(counts, 4, far, sizes, 2, LAYOUT_TAIL, &other), INSPAN_INVALID);
+    assert_int_equal(layout_cut(counts, 4, order, empty, 3, LAYOUT_TAIL, &other), INSPAN_INVALID);
+    assert_int_equal(layout_cut(counts, 4, order, more, 2, LAYOUT_TAIL, &other), INSPAN_INVALID);
+    layout_free(&layout);
+    /* greedy, in order of registration */
+    assert_int_equal(layout_build(counts, 4, 4, 256, 256, true, LAYOUT_TAIL, 9, &layout), INSPAN_OK);
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(layout.order[i], i);
+    layout_free(&layout);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order_can_be_cut_anywhere),
         cmocka_unit_test(every_parameter_has_one_place),
         cmocka_unit_test(buckets_keep_their_size),
         cmocka_unit_test(the_chosen_size_keeps_the_number),

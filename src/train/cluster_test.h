@@ -89,6 +89,7 @@ typedef struct cluster {
                          said in that one comes the answer to the first: that its view is over */
     ns_t (*slow)(uint32_t number,
                  uint64_t step); /* what a sample takes longer than it would; NULL: nothing */
+    bool shuffled;               /* gradients lie in other buckets every other step */
     bool quiet;                  /* nobody asks for each step's hash */
     char save_to[128];           /* where the result goes; "": nowhere */
     char own[64];     /* workers have folders of their own, by number, below this one; checkpoints that were

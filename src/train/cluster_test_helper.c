@@ -250,6 +250,7 @@ static void train(session_t *session)
         .views = inspan_worker_views(session->worker),
         .newcomer = !self->in_first,
         .threads = 1,
+        .shuffle_buckets = here->shuffled,
         .hooks = {session, on_failed, on_progress, on_computing, on_applied, on_save, on_note},
     };
     char folder[160];

@@ -39,6 +39,7 @@ typedef struct job_config {
     struct {
         char mode[16], wire[16], backend[16], bucket[16],
             exactness[16];               /* exact, auto, auto, auto (or a size), exact */
+        char order[16];                  /* reversed, registered: of gradients in the first buckets */
         char split[16];                  /* auto, equal */
         uint64_t local_batch;            /* mode local: samples of an update of a node's own weights */
         double outer_lr, outer_momentum; /* mode local: how the job's weights follow */

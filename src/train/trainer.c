@@ -156,6 +156,16 @@ static inspan_status_t describe_parameters(trainer_t *trainer, inspan_error_t *e
     return INSPAN_OK;
 }
 
+/* The gradients' arrays move with the layout of the buckets. */
+static void find_gradients(trainer_t *trainer, uint64_t layout)
+{
+    for (uint32_t i = 0; i < trainer->n_params; i++) {
+        trainer->local[i] = inspan_elastic_local(trainer->elastic, i);
+        trainer->reduced[i] = inspan_elastic_reduced(trainer->elastic, i);
+    }
+    trainer->layout = layout;
+}
+
 static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *given, inspan_error_t *err)
 {
     const uint32_t n = trainer->n_params;
@@ -176,7 +186,11 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
     if (job_is_local(&trainer->job)) /* whole updates in a run */
         options.micro_batch = trainer_local_run(trainer->micro_batch, trainer->job.sync.local_batch);
     options.n_state = nn_optimizer_state(trainer->optimizer, &moments);
+    options.shuffle_buckets = given->shuffle_buckets;
     inspan_status_t status = job_bucket_bytes(&trainer->job, &options.bucket_bytes, err);
+    options.registered = strcmp(trainer->job.sync.order, "registered") == 0;
+    options.plan_buckets =
+        options.bucket_bytes == 0 && !options.equal_shares; /* equal: the same from run to run */
     if (status == INSPAN_OK) status = describe_parameters(trainer, err);
     if (status != INSPAN_OK) return status;
     inspan_state_t *state = calloc(options.n_state + 1, sizeof *state);
@@ -186,10 +200,7 @@ static inspan_status_t open_driver(trainer_t *trainer, const trainer_options_t *
     options.state = state;
     status = inspan_elastic_open(given->views, trainer->parameters, n, &options, &trainer->elastic, err);
     free(state);
-    for (uint32_t i = 0; i < n && status == INSPAN_OK; i++) {
-        trainer->local[i] = inspan_elastic_local(trainer->elastic, i);
-        trainer->reduced[i] = inspan_elastic_reduced(trainer->elastic, i);
-    }
+    if (status == INSPAN_OK) find_gradients(trainer, 0);
     return status;
 }
 
@@ -382,6 +393,9 @@ static inspan_status_t run(trainer_t *trainer, inspan_error_t *err)
         if (status == INSPAN_ABORTED)
             return error_prefix(err, "cancelled after step %" PRIu64 " of %" PRIu64, trainer->step,
                                 trainer->job.train.steps);
+        const bool works = work.type == INSPAN_WORK_COMPUTE || work.type == INSPAN_WORK_APPLY;
+        if (status == INSPAN_OK && works && work.layout != trainer->layout)
+            find_gradients(trainer, work.layout);
         if (status == INSPAN_OK && work.type == INSPAN_WORK_COMPUTE) status = compute(trainer, &work, err);
         if (status == INSPAN_OK && work.type == INSPAN_WORK_APPLY) status = apply(trainer, &work, err);
         if (status != INSPAN_OK) return trainer_fail(trainer, err);

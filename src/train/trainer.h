@@ -47,6 +47,7 @@ typedef struct trainer_options {
     bool newcomer;               /* the job runs already: weights come from the members */
     const char *folder;          /* the worker's own, checkpoints lie below it; NULL: none are written */
     const char *resume;          /* a checkpoint's folder, to go on from; NULL: from the start */
+    bool shuffle_buckets;        /* for tests: inspan_elastic_options_t */
     uint32_t threads;
     FILE *out; /* lines for people; NULL: none */
     trainer_hooks_t hooks;

@@ -29,6 +29,7 @@ struct trainer {
     inspan_parameter_t *parameters; /* (n_params) the driver's view of them */
     void **local;                   /* (n_params) gradients of this rank */
     const void **reduced;           /* (n_params) of all ranks */
+    uint64_t layout;                /* of the buckets that both lie in: inspan_work_t */
 
     uint64_t first_step; /* steps that were in the weights at the start */
     uint64_t step;       /* steps in the weights, as far as this rank knows */
@@ -44,6 +45,7 @@ struct trainer {
     ns_t
         recent[TRAIN_RECENT]; /* when the last steps ended, evaluations left out, by applied % TRAIN_RECENT */
     char wire_reason[sizeof((inspan_elastic_stats_t *)0)->wire_reason]; /* told */
+    char layout_reason[sizeof((inspan_elastic_stats_t *)0)->layout_reason];
     ns_t line_at; /* when the last line for people was written */
 };
 

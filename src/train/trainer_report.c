@@ -35,11 +35,12 @@ static void write_line(trainer_t *trainer, const inspan_progress_t *progress,
     fflush(trainer->out);
 }
 
-static void write_wire(trainer_t *trainer, const inspan_elastic_stats_t *stats)
+/* told (size): the newest reason that was written. */
+static void write_reason(const trainer_t *trainer, const char *reason, char *told, size_t size)
 {
-    if (trainer->out == NULL || strcmp(stats->wire_reason, trainer->wire_reason) == 0) return;
-    memcpy(trainer->wire_reason, stats->wire_reason, sizeof trainer->wire_reason);
-    fprintf(trainer->out, "%s\n", trainer->wire_reason);
+    if (trainer->out == NULL || strcmp(reason, told) == 0) return;
+    memcpy(told, reason, size);
+    fprintf(trainer->out, "%s\n", told);
     fflush(trainer->out);
 }
 
@@ -67,7 +68,8 @@ void trainer_report(trainer_t *trainer)
         .run_samples = stats.run,
     };
     if (trainer->hooks.progress != NULL) trainer->hooks.progress(trainer->hooks.context, &progress);
-    write_wire(trainer, &stats);
+    write_reason(trainer, stats.wire_reason, trainer->wire_reason, sizeof trainer->wire_reason);
+    write_reason(trainer, stats.layout_reason, trainer->layout_reason, sizeof trainer->layout_reason);
     write_line(trainer, &progress, &stats, now);
 }
 
@@ -81,6 +83,9 @@ static void add_elastic(json_t *out, const inspan_elastic_stats_t *stats)
     json_set_number(out, "bytes_sent", (double)stats->bytes_sent);
     json_set_string(out, "wire", inspan_wire_name(stats->wire));
     json_set_number(out, "wire_changes", (double)stats->rewires);
+    json_set_number(out, "buckets", stats->buckets);
+    json_set_number(out, "layout_changes", (double)stats->layouts);
+    json_set_string(out, "layout_reason", stats->layout_reason);
     json_set_number(out, "bytes_copied", (double)stats->bytes_copied);
     json_set_number(out, "views", (double)stats->views);
     json_set_number(out, "members", stats->members);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "platform/os/os_time.h"
 
@@ -85,7 +84,7 @@ static void note_commit(inspan_elastic_t *e)
     driver_pace_committed(e, commit->light);
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++)
         if (!elastic_has(&dropped, lease)) commit->counted.words[lease / 64] |= UINT64_C(1) << lease % 64;
-    for (uint32_t chunk = 0; chunk + 1 < e->buckets.n; chunk++)
+    for (uint32_t chunk = 0; chunk < e->n_chunks; chunk++)
         if (elastic_applies(e->machine, chunk))
             commit->applies.words[chunk / 64] |= UINT64_C(1) << chunk % 64;
     for (uint32_t lease = 0; lease < e->buckets.leases; lease++) {
@@ -216,9 +215,11 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
 {
     const inspan_elastic_options_t *options = &e->options;
     const uint32_t leases = choose_leases(options);
-    inspan_status_t status = ddp_buckets_open(e->parameters, n, options->dtype, options->wire,
-                                              options->bucket_bytes, leases, &e->buckets, err);
+    inspan_status_t status =
+        ddp_buckets_open(e->parameters, n, options->dtype, options->wire, options->bucket_bytes,
+                         options->registered, leases, &e->buckets, err);
     if (status == INSPAN_OK) status = driver_wire_open(e, err);
+    if (status == INSPAN_OK) status = driver_layout_open(e, err);
     if (status == INSPAN_OK) status = driver_chunks_open(e, err);
     if (status != INSPAN_OK) return status;
     e->largest_lease = (options->batch + leases - 1) / leases;
@@ -234,8 +235,6 @@ static inspan_status_t open_parts(inspan_elastic_t *e, uint32_t n, inspan_error_
 inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan_error_t *err)
 {
     const inspan_elastic_options_t *options = &e->options;
-    const uint64_t settings[] = {e->buckets.hash, options->batch, options->steps, (uint64_t)options->wire,
-                                 options->wires};
     const elastic_policy_t none = {0}, by_pace = driver_policy();
     const elastic_config_t config = {.number = number,
                                      .newcomer = options->newcomer,
@@ -243,7 +242,8 @@ inspan_status_t driver_open_machine(inspan_elastic_t *e, uint32_t number, inspan
                                      .steps = options->steps,
                                      .leases = e->buckets.leases,
                                      .buckets = e->buckets.n,
-                                     .layout = hash64(settings, sizeof settings, 0),
+                                     .layout = driver_layout_hash(e, e->buckets.hash),
+                                     .chunks = e->n_chunks,
                                      .wires = INSPAN_WIRES,
                                      .wire = (uint8_t)options->wire,
                                      .drop = options->drop,
@@ -291,10 +291,12 @@ void inspan_elastic_close(inspan_elastic_t *e)
     elastic_close(e->machine);
     exchange_close(e->exchange);
     ddp_buckets_close(&e->buckets);
+    driver_layout_close(e);
     os_cond_close(&e->changed);
     pthread_mutex_destroy(&e->lock);
     free(e->arrays);
     free(e->chunk_first);
+    free(e->chunk_of);
     free(e->apply);
     free(e->todo);
     free(e);
@@ -344,6 +346,7 @@ static bool do_one(inspan_elastic_t *e, const driver_todo_t *todo)
     case ELASTIC_DO_GIVE_CHUNK:
     case ELASTIC_DO_TAKE_CHUNK: return driver_start_copy(e, todo);
     case ELASTIC_DO_WORK: e->working = true; break;
+    case ELASTIC_DO_LAYOUT: driver_layout_apply(e); break;
     case ELASTIC_DO_FULL:
         e->is_full = true;
         e->left = false; /* G4: taken back */
@@ -395,7 +398,7 @@ static const bool *mask_of(inspan_elastic_t *e, const elastic_set_t *applies)
 {
     bool all = true;
     for (uint32_t p = 0; p < e->buckets.n_params; p++) {
-        e->apply[p] = elastic_has(applies, e->buckets.layout.bucket[p]);
+        e->apply[p] = elastic_has(applies, e->chunk_of[p]);
         all &= e->apply[p];
     }
     return all ? NULL : e->apply;
@@ -426,7 +429,8 @@ static void take_commit(inspan_elastic_t *e, inspan_work_t *work)
                             .view = e->view,
                             .light = commit.light,
                             .saving = step == e->options.steps + 1,
-                            .total_leases = e->buckets.leases};
+                            .total_leases = e->buckets.leases,
+                            .layout = e->stats.layouts};
     ddp_tally_t tally;
     ddp_buckets_tally(&e->buckets, &tally);
     work->tally = (inspan_tally_t){tally.loss_sum, tally.evaluation_loss_sum, tally.evaluation_samples,
@@ -614,6 +618,7 @@ void inspan_elastic_stats(const inspan_elastic_t *elastic, inspan_elastic_stats_
     pthread_mutex_lock(&e->lock);
     *stats = e->stats;
     stats->wire = e->buckets.wire;
+    stats->buckets = e->buckets.n - 1;
     driver_pace_stats(e, stats);
     if (e->comm != NULL) inspan_comm_stats(e->comm, &now);
     pthread_mutex_unlock(&e->lock);

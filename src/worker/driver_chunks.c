@@ -1,7 +1,7 @@
 /*
- * Copies for newcomers: weights and optimiser state of one bucket, straight from the donor's memory into the
- * newcomer's while the others compute. Weights stay as they are until the step commits, and it cannot commit
- * before the newcomer has voted, which it does not do before the copy is in.
+ * Copies for newcomers: weights and optimiser state of one bucket of the first layout, straight from the
+ * donor's memory into the newcomer's while the others compute. Weights stay as they are until the step
+ * commits, and it cannot commit before the newcomer has voted, which it does not do before the copy is in.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,25 +19,28 @@ inspan_status_t driver_chunks_open(inspan_elastic_t *e, inspan_error_t *err)
     const inspan_state_t *state = e->options.state;
     uint32_t used = 0;
     e->arrays = calloc((size_t)n + n_state, sizeof e->arrays[0]);
-    e->chunk_first = calloc(e->buckets.n, sizeof e->chunk_first[0]);
-    if (e->arrays == NULL || e->chunk_first == NULL)
+    e->n_chunks = e->buckets.layout.n_buckets;
+    e->chunk_first = calloc(e->n_chunks + 1, sizeof e->chunk_first[0]);
+    e->chunk_of = calloc(n, sizeof e->chunk_of[0]);
+    if (e->arrays == NULL || e->chunk_first == NULL || e->chunk_of == NULL)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for a list of %u arrays", n + n_state);
     for (uint32_t i = 0; i < n_state; i++)
         if (state[i].parameter >= n)
             return error_set(err, INSPAN_INVALID, "state array %u is of parameter %u; there are %u", i,
                              state[i].parameter, n);
-    for (uint32_t c = 0; c + 1 < e->buckets.n; c++) {
+    for (uint32_t c = 0; c < e->n_chunks; c++) {
         const layout_bucket_t *bucket = &e->buckets.layout.buckets[c];
         e->chunk_first[c] = used;
         for (uint32_t k = 0; k < bucket->n_params; k++) {
             const uint32_t p = e->buckets.layout.order[bucket->first_order + k];
+            e->chunk_of[p] = c;
             e->arrays[used++] = (driver_array_t){e->parameters[p].weights, e->parameters[p].count};
             for (uint32_t i = 0; i < n_state; i++)
                 if (state[i].parameter == p)
                     e->arrays[used++] = (driver_array_t){state[i].data, state[i].count};
         }
     }
-    e->chunk_first[e->buckets.n - 1] = used;
+    e->chunk_first[e->n_chunks] = used;
     return INSPAN_OK;
 }
 

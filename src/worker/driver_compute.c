@@ -87,6 +87,7 @@ static void tell_pace(inspan_elastic_t *e)
     driver_pace_tell(e);
     pthread_mutex_unlock(&e->lock);
     driver_links_tell(e);
+    driver_layout_tell(e);
 }
 
 /* No leases (any more): what is in the local sums, perhaps nothing, is final. */
@@ -100,7 +101,10 @@ static void contribute_at_once(inspan_elastic_t *e, bool light)
 bool driver_take_run(inspan_elastic_t *e, inspan_work_t *work)
 {
     if (!e->working) return false;
-    *work = (inspan_work_t){.type = INSPAN_WORK_COMPUTE, .view = e->view, .total_leases = e->buckets.leases};
+    *work = (inspan_work_t){.type = INSPAN_WORK_COMPUTE,
+                            .view = e->view,
+                            .total_leases = e->buckets.leases,
+                            .layout = e->stats.layouts};
     if (!next_run(e, work)) {
         if (work->last) contribute_at_once(e, work->light);
         return false;
@@ -128,6 +132,7 @@ void inspan_elastic_ready(inspan_elastic_t *e, uint32_t parameter)
     if (status != INSPAN_OK && e->misuse.status == INSPAN_OK)
         error_set(&e->misuse, status, "the gradient of parameter %u was ready %s", parameter,
                   expected ? "twice in one pass" : "before the last pass");
+    if (status == INSPAN_OK) driver_layout_ready(e, parameter);
     if (!full) return;
     say_ready(e, bucket);
     driver_run_todo(e);
@@ -141,6 +146,7 @@ inspan_status_t inspan_elastic_computed(inspan_elastic_t *e, const inspan_tally_
     if (!e->has_open) return error_set(err, INSPAN_INVALID, "nothing was to be computed");
     const inspan_work_t work = e->open;
     driver_pace_computed(e, &work);
+    if (work.last && !work.light) driver_layout_computed(e);
     const uint32_t incomplete =
         work.last && !work.light ? ddp_buckets_incomplete(&e->buckets) : e->buckets.n - 1;
     if (e->misuse.status != INSPAN_OK) return error_set(err, e->misuse.status, "%s", e->misuse.text);

@@ -20,6 +20,7 @@
 #include <inspan/elastic.h>
 
 #include "comm/comm.h"
+#include "core/buckets/bucket_plan.h"
 #include "core/partition/pace.h"
 #include "core/partition/plan.h"
 #include "core/partition/verdict.h"
@@ -137,6 +138,35 @@ typedef struct driver_wire {
     double chosen_s, left_s; /* what steps were expected to take, in it and in the one before */
 } driver_wire_t;
 
+#define DRIVER_LAYOUTS 4 /* known at a time: as many as the machine keeps */
+
+typedef struct driver_known {
+    uint64_t hash; /* the machine's */
+    layout_t layout;
+} driver_known_t;
+
+/* How gradients may lie in buckets. */
+typedef struct driver_layout {
+    bool possible, plans; /* a layout fits into a message; the leader plans */
+    uint64_t first;       /* hash of the buckets that all members begin with */
+    uint64_t *counts;     /* (n_params) elements */
+    /* the training thread's */
+    ns_t *ready_at;               /* (n_params) in the last run */
+    float *gaps;                  /* (n_params) seconds before the end of last runs, smoothed */
+    uint64_t traced;              /* runs in gaps */
+    bucket_gradient_t *gradients; /* the leader's, of one plan (n_params each) */
+    uint32_t *order, *sizes;
+    bucket_planner_t planner;
+    uint64_t since;          /* step that the present layout began with, and */
+    double before_s;         /* what steps took before; 0: not known, or told */
+    double chosen_s, left_s; /* what the newest plan is expected to expose, and what there was */
+    /* under lock */
+    driver_known_t known[DRIVER_LAYOUTS]; /* the newest first */
+    uint64_t chosen;                      /* hash of this member's newest plan */
+    float *table;                         /* the leader: (members, n_params) gaps, of the members in `told` */
+    uint64_t told;
+} driver_layout_t;
+
 struct inspan_elastic {
     const inspan_views_t *views;
     inspan_elastic_options_t options;     /* without state */
@@ -144,7 +174,9 @@ struct inspan_elastic {
     ddp_buckets_t buckets;
     exchange_t *exchange;
     driver_array_t *arrays; /* of all chunks */
-    uint32_t *chunk_first;  /* (buckets.n): arrays of chunk c are [chunk_first[c], chunk_first[c + 1]) */
+    uint32_t n_chunks;      /* buckets of the first layout, without the tally */
+    uint32_t *chunk_of;     /* (n_params) */
+    uint32_t *chunk_first;  /* (n_chunks + 1): arrays of chunk c are [chunk_first[c], chunk_first[c + 1]) */
     uint64_t largest_lease; /* samples */
 
     pthread_mutex_t lock;
@@ -189,6 +221,7 @@ struct inspan_elastic {
     driver_pace_t pace;
     plan_leave_t leave; /* the leader's */
     driver_wire_t wire;
+    driver_layout_t layout;
     inspan_elastic_stats_t stats;
 };
 
@@ -273,6 +306,23 @@ bool driver_may_rewire(const inspan_elastic_t *e); /* training thread, as the fo
 void driver_choose_wire(inspan_elastic_t *e, const driver_outlook_t *outlook);
 /* Before a reduction of a step: gradients go as the machine says. */
 void driver_wire_apply(inspan_elastic_t *e);
+
+/* driver_layout.c: training thread; "lock": with the lock held */
+
+inspan_status_t driver_layout_open(inspan_elastic_t *e, inspan_error_t *err);
+void driver_layout_close(inspan_elastic_t *e);
+/* As the machine knows a layout: with all settings that members must share. */
+uint64_t driver_layout_hash(const inspan_elastic_t *e, uint64_t buckets_hash);
+void driver_layout_view(inspan_elastic_t *e); /* lock: a view begins, the machine is not told yet */
+/* lock, I/O thread: true: it was one of these. */
+bool driver_layout_message(inspan_elastic_t *e, uint32_t from, const void *data, size_t bytes);
+void driver_layout_ready(inspan_elastic_t *e, uint32_t parameter); /* in the last run */
+void driver_layout_computed(inspan_elastic_t *e);                  /* the last run */
+void driver_layout_tell(inspan_elastic_t *e);                      /* before a vote */
+void driver_layout_apply(inspan_elastic_t *e);                     /* DO_LAYOUT */
+bool driver_may_lay_out(const inspan_elastic_t *e);
+void driver_choose_layout(inspan_elastic_t *e, const driver_outlook_t *outlook);
+void driver_shuffle_layout(inspan_elastic_t *e, uint64_t step); /* options.shuffle_buckets */
 
 /* driver_leave.c: training thread */
 

@@ -1,7 +1,8 @@
 /*
- * The leader, once a step: would the job do better without one of its members, or with gradients in another
- * type? Here is what it knows of the members' speeds and links, and of the steps as they go, for predictions
- * of how they would go otherwise (core/partition/plan.h); driver_leave.c and driver_wire.c decide by them.
+ * The leader, once a step: would the job do better without one of its members, with gradients in another
+ * type, or in other buckets? Here is what it knows of the members' speeds and links, and of the steps as they
+ * go, for predictions of how they would go otherwise (core/partition/plan.h); driver_leave.c, driver_wire.c
+ * and driver_layout.c decide by them.
  */
 #include <math.h>
 
@@ -120,8 +121,11 @@ static bool look(inspan_elastic_t *e, driver_outlook_t *outlook)
 void driver_look_ahead(inspan_elastic_t *e, uint64_t step)
 {
     driver_outlook_t outlook;
-    const bool leave = driver_may_leave_out(e, step), wire = driver_may_rewire(e);
-    if (e->world < 2 || e->world > PLAN_NODES_MAX || (!leave && !wire) || !look(e, &outlook)) return;
+    driver_shuffle_layout(e, step);
+    const bool leave = driver_may_leave_out(e, step), wire = driver_may_rewire(e),
+               lay = driver_may_lay_out(e);
+    if (e->world < 2 || e->world > PLAN_NODES_MAX || (!leave && !wire && !lay) || !look(e, &outlook)) return;
     if (leave) driver_leave_out(e, step, &outlook);
     if (wire) driver_choose_wire(e, &outlook);
+    if (lay) driver_choose_layout(e, &outlook);
 }

@@ -19,7 +19,8 @@ static void on_message(void *context, uint32_t from, const void *data, size_t by
     inspan_elastic_t *e = context;
     const elastic_event_t event = {.type = ELASTIC_EV_MESSAGE, .from = from, .data = data, .bytes = bytes};
     pthread_mutex_lock(&e->lock);
-    if (!driver_links_message(e, from, data, bytes)) driver_feed(e, &event);
+    if (!driver_links_message(e, from, data, bytes) && !driver_layout_message(e, from, data, bytes))
+        driver_feed(e, &event);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -39,8 +40,8 @@ static void on_failure(void *context, const inspan_cause_t *cause)
 /* A COMMIT and what came of it stay: they have happened. */
 static bool outlives_view(elastic_action_type_t type)
 {
-    return type == ELASTIC_DO_COMMIT || type == ELASTIC_DO_FULL || type == ELASTIC_DO_LEFT ||
-           type == ELASTIC_DO_END;
+    return type == ELASTIC_DO_COMMIT || type == ELASTIC_DO_LAYOUT || type == ELASTIC_DO_FULL ||
+           type == ELASTIC_DO_LEFT || type == ELASTIC_DO_END;
 }
 
 static void drop_todo(inspan_elastic_t *e)
@@ -92,7 +93,7 @@ void driver_detach(inspan_elastic_t *e)
 /* In a first view all start from the same bits. */
 static inspan_status_t compare_all(inspan_elastic_t *e, inspan_error_t *err)
 {
-    return manifest_compare(e->comm, e->parameters, e->buckets.n_params, e->buckets.dtype, e->buckets.hash,
+    return manifest_compare(e->comm, e->parameters, e->buckets.n_params, e->buckets.dtype, e->layout.first,
                             true, COMPARE_BOUND, err);
 }
 
@@ -102,7 +103,7 @@ static inspan_status_t start_comparison(inspan_elastic_t *e, inspan_error_t *err
     const uint64_t words = (uint64_t)e->world * MANIFEST_WORDS;
     e->rows = calloc(2 * words, sizeof e->rows[0]);
     if (e->rows == NULL) return error_set(err, INSPAN_NO_MEMORY, "no memory to compare %u members", e->world);
-    manifest_row(e->parameters, e->buckets.n_params, e->buckets.dtype, e->buckets.hash,
+    manifest_row(e->parameters, e->buckets.n_params, e->buckets.dtype, e->layout.first,
                  e->rows + (uint64_t)e->rank * MANIFEST_WORDS);
     exchange_compare(e->exchange, e->rows, e->rows + words, words); /* fails only where the view is over */
     return INSPAN_OK;
@@ -174,6 +175,7 @@ static void tell_machine(inspan_elastic_t *e, const worker_view_t *view, const e
     driver_pace_view(e);
     driver_links_view(e);
     driver_pace_tell(e); /* the report follows */
+    driver_layout_view(e);
     driver_feed(e, &event);
     pthread_mutex_unlock(&e->lock);
 }

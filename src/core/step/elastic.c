@@ -15,7 +15,7 @@ inspan_status_t elastic_open(const elastic_config_t *config, elastic_do_fn perfo
     if (config->leases == 0 || config->leases > ELASTIC_LEASES_MAX || config->buckets == 0 ||
         config->buckets > ELASTIC_BUCKETS_MAX || config->steps > UINT64_MAX - 4 ||
         config->first_step > config->steps || config->wires > UINT8_MAX + 1 ||
-        (config->wire > 0 && config->wire >= config->wires))
+        (config->wire > 0 && config->wire >= config->wires) || config->chunks >= ELASTIC_BUCKETS_MAX)
         return INSPAN_INVALID;
     elastic_t *made = calloc(1, sizeof *made);
     if (!made) return INSPAN_NO_MEMORY;
@@ -27,6 +27,8 @@ inspan_status_t elastic_open(const elastic_config_t *config, elastic_do_fn perfo
     made->role = config->newcomer ? ELASTIC_FRESH : ELASTIC_FULL;
     made->pace = ELASTIC_PACE_UNKNOWN;
     made->wire = made->next_wire = config->wire;
+    if (config->chunks == 0) made->config.chunks = config->buckets - 1;
+    made->layout = made->next_layout = (elastic_layout_t){config->layout, config->buckets};
     memset(made->owner, NOBODY, sizeof made->owner);
     *e = made;
     return INSPAN_OK;
@@ -53,9 +55,9 @@ elastic_message_t *elastic_draft(elastic_t *e, elastic_message_type_t type)
     out->complete = out->leave = out->last = false;
     out->view = e->view;
     out->step = e->step;
-    out->layout = e->config.layout; /* Y1: the layout of the step that it opens or is about */
+    out->layout = e->layout.hash; /* Y1: the layout of the step that it opens or is about */
     out->leases = e->config.leases;
-    out->buckets = e->config.buckets;
+    out->buckets = e->layout.buckets;
     out->members = e->n;
     return out;
 }
@@ -128,6 +130,7 @@ static void enter_view(elastic_t *e, const elastic_event_t *event)
     if (!PLANTED(e, OLDSHARES)) memset(e->shares, 0, sizeof e->shares); /* by then they differed: equal */
     memset(e->next_shares, 0, sizeof e->next_shares);
     e->next_wire = e->wire;
+    e->next_layout = e->layout;
     for (uint32_t i = 0; i < e->n; i++)
         e->paces[i] = event->paces != NULL ? elastic_sound_pace(&event->paces[i]) : ELASTIC_PACE_UNKNOWN;
     if (PLANTED(e, DROPHELD)) e->held = EMPTY_SET;
@@ -216,8 +219,8 @@ static bool sealed(const elastic_t *e)
  * order. */
 static void start_reductions(elastic_t *e)
 {
-    elastic_set_t needed = set_minus(elastic_buckets_of(e, e->step), e->salvaged);
-    for (; e->next_reduce < e->config.buckets; e->next_reduce++) {
+    elastic_set_t needed = set_minus(elastic_buckets_of(e, e->step, e->layout.buckets), e->salvaged);
+    for (; e->next_reduce < e->layout.buckets; e->next_reduce++) {
         if (!elastic_has(&needed, e->next_reduce)) continue;
         if (!elastic_has(&e->ready, e->next_reduce)) break;
         if (PLANTED(e, NOEMPTY) && set_empty(elastic_contribution(e)) && e->role == ELASTIC_FULL) continue;
@@ -228,7 +231,7 @@ static void start_reductions(elastic_t *e)
 static inspan_status_t on_ready(elastic_t *e, const elastic_event_t *event)
 {
     if (event->view < e->view || e->phase == ELASTIC_BROKEN) return INSPAN_OK;
-    elastic_set_t buckets = elastic_buckets_of(e, e->step);
+    elastic_set_t buckets = elastic_buckets_of(e, e->step, e->layout.buckets);
     if (event->view != e->view || e->phase != ELASTIC_RUN || !elastic_has(&buckets, event->bucket))
         return elastic_misuse(e, "bucket %u ready", event->bucket);
     bool salvaged = elastic_has(&e->salvaged, event->bucket);
@@ -266,7 +269,7 @@ static inspan_status_t on_reduced(elastic_t *e, const elastic_event_t *event)
 static inspan_status_t on_chunk(elastic_t *e, const elastic_event_t *event)
 {
     bool newcomer = e->role == ELASTIC_FRESH || e->role == ELASTIC_LISTENER;
-    if (event->view < e->view && newcomer && event->bucket + 1 < e->config.buckets) {
+    if (event->view < e->view && newcomer && event->bucket < e->config.chunks) {
         if (PLANTED(e, LATECHUNK)) e->chunk[event->bucket] = e->step + 1;
         if (PLANTED(e, BLINDCHUNK)) e->chunk[event->bucket] = event->step + 1;
     }
@@ -301,24 +304,48 @@ static inspan_status_t differs(elastic_t *e, uint32_t from, const char *what, ui
                         e->numbers[from], what, theirs, e->config.number, ours, e->view);
 }
 
+/* Y1: of one step all have one layout; one that a step is opened with must be known here. A report is of the
+ * step that its sender works on: the leader decides. */
+static inspan_status_t check_layout(elastic_t *e, uint32_t from)
+{
+    const elastic_message_t *m = &e->message;
+    const bool opens = m->type == ELASTIC_DECIDE || m->type == ELASTIC_COMMIT;
+    const bool same = m->layout == e->layout.hash;
+    if (m->type == ELASTIC_REPORT || (!opens && m->step != e->step)) return INSPAN_OK;
+    if (opens ? elastic_knows(e, (elastic_layout_t){m->layout, m->buckets}) : same) return INSPAN_OK;
+    if (opens && same) return differs(e, from, "buckets", m->buckets, e->layout.buckets);
+    return elastic_fail(e, INSPAN_MISMATCH,
+                        "rank %u has the bucket layout %016" PRIx64 ", rank %u has %016" PRIx64
+                        " (view %" PRIu64 ", step %" PRIu64 "): do the models differ?",
+                        e->numbers[from], m->layout, e->config.number, e->layout.hash, e->view, m->step);
+}
+
+static inspan_status_t check_chunks(elastic_t *e, uint32_t from)
+{
+    const elastic_message_t *m = &e->message;
+    bool in_range = true;
+    if (m->type == ELASTIC_REPORT)
+        in_range = set_empty(set_minus(m->chunks, set_first(e->config.chunks)));
+    else
+        for (uint32_t i = 0; i < e->n; i++) in_range &= m->plan[i] == NOBODY || m->plan[i] < e->config.chunks;
+    if (in_range) return INSPAN_OK;
+    return elastic_fail(e, INSPAN_CORRUPT,
+                        "rank %u names a chunk of weights that is none of %u (view %" PRIu64 ")",
+                        e->numbers[from], e->config.chunks, e->view);
+}
+
 /* The settings that a message names must be this member's own. */
 static inspan_status_t check_settings(elastic_t *e, uint32_t from)
 {
     const elastic_message_t *m = &e->message;
-    if (m->layout != e->config.layout) /* Y1 */
-        return elastic_fail(e, INSPAN_MISMATCH,
-                            "rank %u has the bucket layout %016" PRIx64 ", rank %u has %016" PRIx64
-                            " (view %" PRIu64 ", step %" PRIu64 "): do the models differ?",
-                            e->numbers[from], m->layout, e->config.number, e->config.layout, e->view,
-                            m->step);
+    inspan_status_t status = check_layout(e, from);
     bool counts = m->type == ELASTIC_REPORT || m->type == ELASTIC_DECIDE || m->type == ELASTIC_COMMIT;
-    if (!counts) return INSPAN_OK;
+    if (status != INSPAN_OK || !counts) return status;
     if (m->leases != e->config.leases)
         return differs(e, from, "leases in a step", m->leases, e->config.leases);
-    if (m->buckets != e->config.buckets) return differs(e, from, "buckets", m->buckets, e->config.buckets);
     if (m->type != ELASTIC_REPORT && m->members != e->n)
         return differs(e, from, "members in this view", m->members, e->n);
-    return INSPAN_OK;
+    return check_chunks(e, from);
 }
 
 static inspan_status_t on_wish(elastic_t *e, uint32_t from)

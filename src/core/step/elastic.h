@@ -92,6 +92,12 @@ typedef struct elastic_pace {
 } elastic_pace_t;
 
 #define ELASTIC_PACE_NS_MAX 1000000000000000u /* of a lease or a step; larger ones are taken for this */
+/* How parameters lie in buckets: what it means is the shell's. */
+typedef struct elastic_layout {
+    uint64_t hash;
+    uint32_t buckets; /* 1 .. ELASTIC_BUCKETS_MAX, the tally included */
+} elastic_layout_t;
+
 /* Nothing known: everything at once, as many as there are. */
 #define ELASTIC_PACE_UNKNOWN ((elastic_pace_t){.most = ELASTIC_LEASES_MAX})
 
@@ -130,8 +136,9 @@ typedef struct elastic_config {
         first_step;   /* what a member that is no newcomer starts with (0, or from a checkpoint); <= steps */
     uint64_t steps;   /* training steps; then the closing and the saving step */
     uint32_t leases;  /* of a step, 1 .. ELASTIC_LEASES_MAX */
-    uint32_t buckets; /* 1 .. ELASTIC_BUCKETS_MAX, the tally included */
-    uint64_t layout;  /* hash of the bucket layout (Y1) */
+    uint32_t buckets; /* 1 .. ELASTIC_BUCKETS_MAX, the tally included; and */
+    uint64_t layout;  /* the hash of their layout: both of the first one (Y1) */
+    uint32_t chunks;  /* pieces of weights for newcomers, whatever the layout; 0: as the buckets, no tally */
     uint32_t wires;   /* gradients may go over the wire in so many ways, 256 at most; 0 is taken for 1 */
     uint8_t wire;     /* how they go until the leader says otherwise; < wires */
     bool drop;        /* on_loss: drop */
@@ -213,6 +220,7 @@ typedef enum elastic_action_type {
     ELASTIC_DO_GIVE_CHUNK, /* bucket (the chunk), peer, step (version): from live memory, before this step
                               commits */
     ELASTIC_DO_TAKE_CHUNK, /* bucket (the chunk), peer, step (version); then CHUNK */
+    ELASTIC_DO_LAYOUT, /* from this step on buckets lie as elastic_layout_of_step says; nothing is in them */
     ELASTIC_DO_COMMIT, /* step is committed. Inside the call the queries still answer for that step: apply the
                           update to the chunks of elastic_applies() alone, count all leases but
                           elastic_dropped(). Then local sums and held buckets are empty. */
@@ -272,6 +280,16 @@ void elastic_set_shares(elastic_t *e, const uint8_t *shares);
  * nothing changes. What it means is the shell's. Unlike shares it stays in a new view: DECIDE carries it. */
 void elastic_set_wire(elastic_t *e, uint8_t wire);
 
+/* This member can take up that layout from now on (it keeps the last four that it was told of), and its votes
+ * say which is the newest. At the start of a view every member tells every other one its present layout and
+ * its newest, before the machine gets VIEW: a newcomer, or who leads, may need them before DECIDE. More than
+ * ELASTIC_BUCKETS_MAX buckets, or none: nothing. */
+void elastic_know_layout(elastic_t *e, const elastic_layout_t *layout);
+
+/* The leader: buckets lie so from the next step on that a COMMIT opens in this view, once every member's vote
+ * says that it knows this layout. Unknown here: nothing. */
+void elastic_set_layout(elastic_t *e, uint64_t hash);
+
 /* ---- queries: pure ---- */
 
 /* Next run of leases that are granted and not computed: [*first, *first + *n), contiguous, *n <= most. *last:
@@ -292,6 +310,7 @@ bool elastic_light(const elastic_t *e);    /* that step is the closing or the sa
 const uint8_t *
 elastic_shares(const elastic_t *e);       /* (members) in this step, as elastic_set_shares has them */
 uint8_t elastic_wire(const elastic_t *e); /* in this step, as elastic_set_wire has it */
+elastic_layout_t elastic_layout_of_step(const elastic_t *e);
 uint32_t elastic_members(const elastic_t *e, const uint32_t **numbers,
                          uint32_t *index);     /* returns how many */
 uint64_t elastic_full_set(const elastic_t *e); /* bit per index; in RUN */
@@ -341,7 +360,7 @@ const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view,
  *        8    8 view, 1 .. 2^32 - 1
  *       16    8 step: REPORT, VOTE, LEAVE, CLAIM, GRANT: the one its sender works on; DECIDE: the one that
  *               goes on; COMMIT: the committed one
- *       24    8 hash of the bucket layout (COMMIT, DECIDE: of the step that they open; Y1)
+ *       24    8 hash of the bucket layout of that step (COMMIT, DECIDE: of the step that they open; Y1)
  *
  * A pace is 32 bytes: 8 lease_ns, 8 step_ns, 4 run, 4 last, 4 most, 4 zero.
  * An owner is a byte: the member's index; with 128 added: reserved for it; 255: nobody.
@@ -364,9 +383,9 @@ const char *elastic_message_name(const uint8_t *bytes, size_t n, uint64_t *view,
  *       32    8 hint                                        32    8 hint
  *       40   32 chunks here                                 40    8 full set
  *       72   32 pace                                        48    2 leases
- *                                                           50    2 buckets
- * LEAVE, member -> leader: the header alone                 52    1 members
- *                                                           53    1 wire; 2 zero
+ *      104    8 hash of the newest layout that it knows       50    2 buckets
+ *                                                           52    1 members
+ * LEAVE, member -> leader: the header alone                 53    1 wire; 2 zero
  * CLAIM, member -> leader                                   56    m chunks, as in DECIDE
  *       32    4 leases computed of those granted here        +    l owners, as in DECIDE
  *       36    4 zero                                         +    m shares of the sums

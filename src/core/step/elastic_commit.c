@@ -53,7 +53,7 @@ void elastic_open_step(elastic_t *e, const uint8_t *plan)
     elastic_open_claims(e);
     promise_chunks(e, plan);
     elastic_tell_leave(e);
-    if (!set_empty(set_minus(elastic_buckets_of(e, e->step), e->salvaged)))
+    if (!set_empty(set_minus(elastic_buckets_of(e, e->step, e->layout.buckets), e->salvaged)))
         elastic_do(e, ELASTIC_DO_WORK, 0, 0);
     elastic_claim_if_due(e);
 }
@@ -63,8 +63,7 @@ void elastic_open_step(elastic_t *e, const uint8_t *plan)
 void elastic_commit_step(elastic_t *e)
 {
     elastic_do(e, ELASTIC_DO_COMMIT, 0, 0);
-    for (uint32_t i = 0; i + 1 < e->config.buckets;
-         i++) /* N1: the others stay where they are, and are stale */
+    for (uint32_t i = 0; i < e->config.chunks; i++) /* N1: the others stay where they are, and are stale */
         if (e->chunk[i] == e->step + 1 || (PLANTED(e, BLINDCHUNK) && e->chunk[i] != 0)) e->chunk[i]++;
     e->step++;
     e->hint = 0;
@@ -115,12 +114,20 @@ inspan_status_t elastic_take_wire(elastic_t *e, const elastic_message_t *m)
     return INSPAN_OK;
 }
 
+void elastic_take_layout(elastic_t *e, elastic_layout_t layout)
+{
+    if (layout.hash == e->layout.hash || (PLANTED(e, OLDLAYOUT) && e->index != LEADER)) return;
+    e->layout = layout;
+    elastic_do(e, ELASTIC_DO_LAYOUT, 0, 0);
+}
+
 /* The commit at this member, and the step that it opens. */
-static void take_commit(elastic_t *e, uint64_t full, const uint8_t *owner, const uint8_t *plan,
-                        const uint8_t *shares)
+static void take_commit(elastic_t *e, uint64_t full, elastic_layout_t layout, const uint8_t *owner,
+                        const uint8_t *plan, const uint8_t *shares)
 {
     bool early = PLANTED(e, EARLYAPPLY) && e->index != LEADER;
     if (!early) elastic_commit_step(e);
+    elastic_take_layout(e, layout);
     e->full = full;
     memcpy(e->owner, owner, e->config.leases);
     memcpy(e->shares, shares, e->n);
@@ -147,7 +154,7 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from)
     inspan_status_t status = check_commit(e, m);
     if (status == INSPAN_OK) status = elastic_take_wire(e, m);
     if (status != INSPAN_OK) return status;
-    take_commit(e, m->full, m->owner, m->plan, m->shares);
+    take_commit(e, m->full, (elastic_layout_t){m->layout, m->buckets}, m->owner, m->plan, m->shares);
     return elastic_progress(e);
 }
 
@@ -159,7 +166,7 @@ inspan_status_t elastic_on_commit(elastic_t *e, uint32_t from)
  * what is left of it for its own.) */
 static bool may_vote(const elastic_t *e)
 {
-    bool through = set_empty(e->granted) || elastic_has(&e->ready, e->config.buckets - 1);
+    bool through = set_empty(e->granted) || elastic_has(&e->ready, e->layout.buckets - 1);
     return !e->voted && e->sealed && elastic_holds_all(e) && set_empty(e->promised) && through &&
            set_empty(set_minus(e->granted, e->computed));
 }
@@ -177,6 +184,7 @@ static void vote(elastic_t *e)
         e->hints[LEADER] = e->hint;
         e->here[LEADER] = chunks;
         e->paces[LEADER] = e->pace;
+        e->knows[LEADER] = e->known[0].hash;
         return;
     }
     elastic_message_t *out = elastic_draft(e, ELASTIC_VOTE);
@@ -184,6 +192,7 @@ static void vote(elastic_t *e)
     out->chunks = chunks;
     out->hint = e->hint;
     out->pace = e->pace;
+    out->known = e->known[0].hash;
     elastic_send(e, LEADER);
     if (PLANTED(e, EARLYAPPLY)) elastic_commit_step(e);
 }
@@ -203,16 +212,17 @@ inspan_status_t elastic_on_vote(elastic_t *e, uint32_t from)
                             : in(e->votes, from) ? "it voted already"
                                                  : elastic_phase_name(e->phase));
     }
-    uint32_t chunks = PLANTED(e, ADDUP) ? ELASTIC_LEASES_MAX : e->config.buckets - 1;
+    uint32_t chunks = PLANTED(e, ADDUP) ? ELASTIC_LEASES_MAX : e->config.chunks;
     if (!set_empty(set_minus(m->chunks, set_first(chunks))) || (m->complete && in(e->full, from)))
         return elastic_fail(e, INSPAN_CORRUPT,
                             "rank %u voted with a chunk that is none of %u, or complete while it is full",
-                            e->numbers[from], e->config.buckets - 1);
+                            e->numbers[from], e->config.chunks);
     e->votes |= 1ull << from;
     if (m->complete) e->complete |= 1ull << from;
     e->hints[from] = m->hint;
     e->here[from] = m->chunks;
     e->paces[from] = m->pace;
+    e->knows[from] = m->known;
     return elastic_progress(e);
 }
 
@@ -271,6 +281,14 @@ static uint64_t next_full(const elastic_t *e)
     return staying ? staying : full & (~full + 1);
 }
 
+/* Y2: only a COMMIT changes the layout, to one that every member can take up. */
+static elastic_layout_t opened_layout(const elastic_t *e)
+{
+    for (uint32_t i = 0; i < e->n && !PLANTED(e, BLINDLAYOUT); i++)
+        if (e->knows[i] != e->next_layout.hash) return e->layout;
+    return e->next_layout;
+}
+
 /* C1: with the vote of every member the leader tells all and commits. */
 static inspan_status_t commit_if_all_voted(elastic_t *e)
 {
@@ -284,9 +302,12 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
     out->full = full;
     memcpy(out->shares, e->next_shares, e->n);
     out->wire = e->wire = e->next_wire;
+    const elastic_layout_t layout = opened_layout(e);
+    out->layout = layout.hash;
+    out->buckets = layout.buckets;
     elastic_set_t leases = opened == elastic_end(e) ? EMPTY_SET : set_first(e->config.leases);
     elastic_share_out(e, full, leases, opened, e->share, out->owner);
-    uint32_t chunks = elastic_light_step(e, opened) ? 0 : e->config.buckets - 1; /* too late to be of use */
+    uint32_t chunks = elastic_light_step(e, opened) ? 0 : e->config.chunks; /* too late to be of use */
     for (uint32_t i = 1; i < e->n; i++) {
         elastic_plan(full, e->n, e->here, chunks, i, out->plan);
         elastic_send(e, i);
@@ -300,7 +321,7 @@ static inspan_status_t commit_if_all_voted(elastic_t *e)
             break;
         }
     e->wish &= full;
-    take_commit(e, full, owner, plan, e->next_shares);
+    take_commit(e, full, layout, owner, plan, e->next_shares);
     return elastic_progress(e);
 }
 

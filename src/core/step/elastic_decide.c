@@ -11,7 +11,8 @@ static bool fresh(const elastic_t *e, uint32_t i)
 static bool holds(const elastic_t *e, uint32_t i, uint64_t step)
 {
     const elastic_report_t *report = &e->reports[i];
-    return report->step == step && set_empty(set_minus(elastic_buckets_of(e, step), report->held));
+    elastic_set_t buckets = elastic_buckets_of(e, step, report->layout.buckets);
+    return report->step == step && set_empty(set_minus(buckets, report->held));
 }
 
 /* Takes part in the step with what it reported: leases, buckets. */
@@ -53,6 +54,32 @@ static inspan_status_t choose_step(elastic_t *e, uint64_t *step)
     return INSPAN_OK;
 }
 
+/* Y2: the layout of the step is that of those who work on it, one for all; of a step that nobody has opened
+ * yet, that of the one before. */
+static inspan_status_t choose_layout(elastic_t *e, uint64_t step, elastic_layout_t *layout)
+{
+    uint32_t by = ELASTIC_MEMBERS_MAX;
+    for (uint32_t i = 0; i < e->n; i++) {
+        if (fresh(e, i)) continue;
+        const elastic_layout_t *reported = &e->reports[i].layout;
+        if (by < e->n && at(e, i, step) && at(e, by, step) && !elastic_same_layout(*reported, *layout))
+            return elastic_fail(e, INSPAN_MISMATCH,
+                                "rank %u reports in view %" PRIu64 " the bucket layout %016" PRIx64
+                                " (%u buckets) of step %" PRIu64 ", rank %u reports %016" PRIx64
+                                " (%u): do the models differ?",
+                                e->numbers[i], e->view, reported->hash, reported->buckets, step,
+                                e->numbers[by], layout->hash, layout->buckets);
+        if (by < e->n && (at(e, by, step) || !at(e, i, step))) continue;
+        by = i;
+        *layout = *reported;
+    }
+    if (elastic_knows(e, *layout)) return INSPAN_OK;
+    return elastic_fail(e, INSPAN_MISMATCH,
+                        "rank %u reports in view %" PRIu64 " the bucket layout %016" PRIx64
+                        ", which rank %u does not know: do the models differ?",
+                        e->numbers[by], e->view, layout->hash, e->config.number);
+}
+
 /* I2: the leases that survivors have computed, disjoint. */
 static inspan_status_t gather_leases(elastic_t *e, uint64_t step, elastic_set_t *computed,
                                      elastic_set_t *given_up)
@@ -82,7 +109,7 @@ static inspan_status_t gather_buckets(elastic_t *e, uint64_t step)
     out->held = EMPTY_SET;
     for (uint32_t i = 0; i < e->n; i++) {
         const elastic_report_t *report = &e->reports[i];
-        for (uint32_t b = 0; b < e->config.buckets && at(e, i, step); b++) {
+        for (uint32_t b = 0; b < out->buckets && at(e, i, step); b++) {
             if (!elastic_has(&report->held, b)) continue;
             if (elastic_has(&out->held, b) && out->tag[b] != report->tag[b])
                 return elastic_fail(e, INSPAN_MISMATCH,
@@ -102,7 +129,7 @@ static void choose_sources(elastic_t *e, uint64_t step)
 {
     elastic_message_t *out = &e->out;
     uint32_t passes[ELASTIC_MEMBERS_MAX] = {0};
-    for (uint32_t b = 0; b < e->config.buckets; b++) {
+    for (uint32_t b = 0; b < out->buckets; b++) {
         if (!elastic_has(&out->held, b)) continue;
         uint32_t best = ELASTIC_MEMBERS_MAX;
         out->need[b] = all_members(e->n);
@@ -136,7 +163,7 @@ static elastic_set_t leases_to_grant(elastic_t *e, uint64_t step, elastic_set_t 
     if (step == elastic_end(e)) return EMPTY_SET;
     for (uint32_t i = 0; i < e->n; i++)
         if (at(e, i, step)) e->out.dropped = set_or(e->out.dropped, e->reports[i].dropped);
-    if (set_empty(set_minus(elastic_buckets_of(e, step), e->out.held))) return EMPTY_SET;
+    if (set_empty(set_minus(elastic_buckets_of(e, step, e->out.buckets), e->out.held))) return EMPTY_SET;
     elastic_set_t left = set_minus(set_minus(set_first(e->config.leases), computed), e->out.dropped);
     if (!e->config.drop || elastic_light_step(e, step)) return left;
     elastic_set_t lost = lost_leases(e, left, computed, given_up);
@@ -168,8 +195,13 @@ inspan_status_t elastic_decide(elastic_t *e, bool *stuck)
     uint64_t full = full_members(e);
     *stuck = full == 0 && step != elastic_end(e);
     if (*stuck) return INSPAN_OK;
+    elastic_layout_t layout = e->layout;
+    status = choose_layout(e, step, &layout);
+    if (status != INSPAN_OK) return status;
     elastic_message_t *out = elastic_draft(e, ELASTIC_DECIDE);
     out->step = step;
+    out->layout = layout.hash;
+    out->buckets = layout.buckets;
     out->full = full;
     out->wire = e->wire;
     elastic_set_t computed, given_up;

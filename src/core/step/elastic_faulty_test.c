@@ -15,9 +15,12 @@ static void other_settings_are_named(void **state)
         uint32_t leases, buckets;
         uint64_t layout;
         const char *text;
-    } cases[] = {{4, 2, 0xabd, "rank 7 has the bucket layout 0000000000000abd, rank 3 has 0000000000000abc"},
-                 {5, 2, 0xabc, "rank 7 has leases in a step 5, rank 3 has 4"},
-                 {4, 3, 0xabc, "rank 7 has buckets 3, rank 3 has 2"}};
+    } cases[] = {
+        {4, 2, 0xabd,
+         "rank 7 reports in view 2 the bucket layout 0000000000000abd (2 buckets) of step 0, "
+         "rank 3 reports 0000000000000abc (2)"},
+        {5, 2, 0xabc, "rank 7 has leases in a step 5, rank 3 has 4"},
+        {4, 3, 0xabc, "0000000000000abc (3 buckets) of step 0, rank 3 reports 0000000000000abc (2)"}};
     for (size_t i = 0; i < 3; i++) {
         rig_t *rig = rig_open(4, 2, 9);
         rig_join(rig, 3, false);

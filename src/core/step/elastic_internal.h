@@ -16,11 +16,12 @@
 #define PLANTED_ANY(e, bugs) ((void)(e), false)
 #endif
 
-#define LEADER     0u   /* the lowest rank of a view */
-#define NOBODY     255u /* owner of a lease, chunk of a plan: none */
-#define RESERVED   128u /* added to the owner of a lease: not granted yet */
-#define EMPTY_SET  ((elastic_set_t){{0}})
-#define VIEW_LIMIT UINT32_MAX /* view numbers: tags take 4 bytes on the wire */
+#define LEADER        0u   /* the lowest rank of a view */
+#define NOBODY        255u /* owner of a lease, chunk of a plan: none */
+#define RESERVED      128u /* added to the owner of a lease: not granted yet */
+#define KNOWN_LAYOUTS 4
+#define EMPTY_SET     ((elastic_set_t){{0}})
+#define VIEW_LIMIT    UINT32_MAX /* view numbers: tags take 4 bytes on the wire */
 
 /* ---- sets ---- */
 
@@ -106,7 +107,7 @@ typedef enum elastic_message_type {
 typedef struct elastic_message {
     elastic_message_type_t type;
     bool complete, leave, last;
-    uint64_t view, step, layout;
+    uint64_t view, step, layout, known;
     uint32_t leases, buckets, members;
     elastic_role_t role;
     elastic_set_t computed, given_up, dropped;
@@ -128,6 +129,8 @@ typedef struct elastic_message {
 
 /* MISMATCH where it is none of config.wires. From COMMIT or DECIDE. */
 inspan_status_t elastic_take_wire(elastic_t *e, const elastic_message_t *m);
+/* Y1: from the step on that is open now. */
+void elastic_take_layout(elastic_t *e, elastic_layout_t layout);
 
 /* Returns the bytes written, at most ELASTIC_MESSAGE_MAX. */
 size_t elastic_message_encode(const elastic_message_t *message, uint8_t bytes[ELASTIC_MESSAGE_MAX]);
@@ -142,6 +145,7 @@ inspan_status_t elastic_message_decode(const uint8_t *bytes, size_t n, elastic_m
 /* What a REPORT said, kept by the leader until it decides. */
 typedef struct elastic_report {
     uint64_t step;
+    elastic_layout_t layout;
     elastic_role_t role;
     bool leave;
     elastic_set_t computed, given_up, dropped, held, chunks;
@@ -167,12 +171,14 @@ struct elastic {
     uint64_t step, hint;
     bool voted, live; /* live: grants of this view count (L1): from entering RUN to the next VIEW */
     elastic_set_t granted, computed, dropped;
-    elastic_set_t begun;                 /* of the granted ones */
-    bool sealed, claimed;                /* LAST is here; a claim is open */
-    uint8_t owner[ELASTIC_LEASES_MAX];   /* or RESERVED for it */
-    elastic_pace_t pace;                 /* own, of the next vote or report */
-    uint8_t shares[ELASTIC_MEMBERS_MAX]; /* of the sums, in this step */
-    uint8_t wire;                        /* of the gradients, in this step */
+    elastic_set_t begun;                   /* of the granted ones */
+    bool sealed, claimed;                  /* LAST is here; a claim is open */
+    uint8_t owner[ELASTIC_LEASES_MAX];     /* or RESERVED for it */
+    elastic_pace_t pace;                   /* own, of the next vote or report */
+    uint8_t shares[ELASTIC_MEMBERS_MAX];   /* of the sums, in this step */
+    uint8_t wire;                          /* of the gradients, in this step */
+    elastic_layout_t layout;               /* in this step */
+    elastic_layout_t known[KNOWN_LAYOUTS]; /* that this member can take up, the newest first */
     uint64_t stolen;
     elastic_set_t held, salvaged, ready;
     uint32_t tag[ELASTIC_BUCKETS_MAX];
@@ -196,6 +202,8 @@ struct elastic {
     elastic_report_t reports[ELASTIC_MEMBERS_MAX];
     elastic_pace_t paces[ELASTIC_MEMBERS_MAX]; /* in a first view: everyone's */
     uint8_t next_shares[ELASTIC_MEMBERS_MAX], next_wire;
+    elastic_layout_t next_layout;
+    uint64_t knows[ELASTIC_MEMBERS_MAX];                 /* the newest layout that each knows, by its vote */
     uint32_t share[ELASTIC_MEMBERS_MAX];                 /* of the last whole step of this view; 0: none */
     elastic_progress_of_t progress[ELASTIC_MEMBERS_MAX]; /* of this step */
     int64_t now, opened_at;
@@ -216,8 +224,11 @@ inspan_status_t elastic_misuse(elastic_t *e, const char *format, ...) __attribut
 
 /* elastic_query.c */
 bool elastic_light_step(const elastic_t *e, uint64_t step);
-uint64_t elastic_end(const elastic_t *e);                            /* the step after the last */
-elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step); /* those that the step reduces */
+uint64_t elastic_end(const elastic_t *e); /* the step after the last */
+/* Those that the step reduces, of so many. */
+elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step, uint32_t buckets);
+bool elastic_same_layout(elastic_layout_t a, elastic_layout_t b);
+bool elastic_knows(const elastic_t *e, elastic_layout_t layout);
 bool elastic_holds_all(const elastic_t *e);
 elastic_pace_t elastic_sound_pace(const elastic_pace_t *pace); /* within its limits */
 elastic_set_t elastic_chunks_here(const elastic_t *e);         /* those that need no copy */

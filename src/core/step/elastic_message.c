@@ -10,7 +10,7 @@
 #define PACE_BYTES    32u
 #define REPORT_BYTES  232u
 #define DECIDE_BYTES  112u
-#define VOTE_BYTES    104u
+#define VOTE_BYTES    112u
 #define COMMIT_BYTES  56u
 #define CLAIM_BYTES   40u
 #define GRANT_BYTES   64u
@@ -167,6 +167,7 @@ size_t elastic_message_encode(const elastic_message_t *m, uint8_t bytes[ELASTIC_
         put(AT(32), m->hint, 8);
         put_set(AT(40), m->chunks);
         put_pace(AT(72), &m->pace);
+        put(AT(104), m->known, 8);
         return VOTE_BYTES;
     case ELASTIC_CLAIM: put(AT(32), m->done, 8); return CLAIM_BYTES;
     case ELASTIC_GRANT: put_set(AT(32), m->granted); return GRANT_BYTES;
@@ -201,7 +202,7 @@ static const char *get_report(const uint8_t *bytes, size_t n, elastic_message_t 
     m->chunks = get_set(AT(168));
     if (!get_pace(AT(200), &m->pace)) return "its pace";
     if (!within(set_or(m->computed, set_or(m->given_up, m->dropped)), m->leases)) return "a lease";
-    if (!within(m->held, m->buckets) || !within(m->chunks, m->buckets - 1)) return "a bucket";
+    if (!within(m->held, m->buckets)) return "a bucket";
     if (n != REPORT_BYTES + 4u * set_count(m->held)) return "its length";
     size_t at = REPORT_BYTES;
     for (uint32_t b = 0; b < m->buckets; b++) {
@@ -218,8 +219,6 @@ static const char *get_plan_and_owners(const uint8_t *bytes, size_t at, elastic_
     memcpy(m->plan, AT(at), m->members);
     memcpy(m->owner, AT(at + m->members), m->leases);
     if (m->full & ~all_members(m->members)) return "its full set";
-    for (uint32_t i = 0; i < m->members; i++)
-        if (m->plan[i] != NOBODY && m->plan[i] + 1u >= m->buckets) return "a chunk";
     for (uint32_t l = 0; l < m->leases; l++)
         if (m->owner[l] != NOBODY && (m->owner[l] & ~RESERVED) >= m->members) return "the owner of a lease";
     return NULL;
@@ -293,7 +292,8 @@ static const char *get_vote(const uint8_t *bytes, size_t n, elastic_message_t *m
 {
     if (n != VOTE_BYTES) return "its length";
     m->hint = get(AT(32), 8);
-    m->chunks = get_set(AT(40)); /* it names no number of buckets: the receiver compares with its own */
+    m->chunks = get_set(AT(40)); /* it names no number of chunks: the receiver compares with its own */
+    m->known = get(AT(104), 8);
     return get_pace(AT(72), &m->pace) ? NULL : "its pace";
 }
 

@@ -40,6 +40,8 @@ static const planted_case_t cases[] = {
     {"LATECHUNK", PLANTED_LATECHUNK, 5000, &world_all_faults},
     {"OLDSHARES", PLANTED_OLDSHARES, 100, &world_all_faults},
     {"OLDWIRE", PLANTED_OLDWIRE, 100, &world_all_faults},
+    {"OLDLAYOUT", PLANTED_OLDLAYOUT, 100, &world_all_faults},
+    {"BLINDLAYOUT", PLANTED_BLINDLAYOUT, 100, &world_all_faults},
     {"LISTENNOVOTE", PLANTED_LISTENNOVOTE, 100, &world_all_faults},
     {"SELFFULL+NOC2", PLANTED_SELFFULL | PLANTED_NOC2, 3000, &world_small},
 };

@@ -44,7 +44,7 @@ static void random_histories_keep_the_invariants(void **state)
     /* What is interesting does happen. */
     assert_true(result.salvaged > 100 && result.rejoined > 100 && result.dropped > 100 && result.left > 100);
     assert_true(result.listener_leads > 10 && result.stuck > 10 && result.light_reconciles > 100);
-    assert_true(result.recommits > 100);
+    assert_true(result.recommits > 100 && result.layouts > 1000);
 }
 
 /* Many faults within few steps: what goes wrong only after two or three of them. */
@@ -54,6 +54,10 @@ static void crowded_histories_keep_the_invariants(void **state)
     world_result_t result = {0};
     histories(&world_small, 0, SEEDS, &result);
     assert_true(result.rejoined > 100 && result.salvaged > 100);
+    world_options_t layouts = world_small;
+    layouts.layouts = true;
+    histories(&layouts, SEEDS, SEEDS, &result);
+    assert_true(result.layouts > 100);
 }
 
 /* Random shares, reserves and steals, with everything else that goes wrong. */

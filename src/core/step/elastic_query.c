@@ -114,14 +114,14 @@ bool elastic_voted(const elastic_t *e)
 /* N1: a member that is not full applies the update of step s to chunks of the version before s alone. */
 bool elastic_applies(const elastic_t *e, uint32_t chunk)
 {
-    if (chunk + 1 >= e->config.buckets || elastic_light_step(e, e->step)) return false;
+    if (chunk >= e->config.chunks || elastic_light_step(e, e->step)) return false;
     if (PLANTED(e, BLINDCHUNK) && e->chunk[chunk] != 0) return true;
     return elastic_chunk(e, chunk);
 }
 
 bool elastic_chunk(const elastic_t *e, uint32_t chunk)
 {
-    if (chunk + 1 >= e->config.buckets) return false;
+    if (chunk >= e->config.chunks) return false;
     if (e->role == ELASTIC_FULL || e->role == ELASTIC_LEAVING) return true;
     if (PLANTED(e, BLINDCHUNK)) return e->chunk[chunk] != 0;
     return e->chunk[chunk] == e->step + 1;
@@ -129,7 +129,7 @@ bool elastic_chunk(const elastic_t *e, uint32_t chunk)
 
 bool elastic_complete(const elastic_t *e)
 {
-    for (uint32_t i = 0; i + 1 < e->config.buckets; i++)
+    for (uint32_t i = 0; i < e->config.chunks; i++)
         if (!elastic_chunk(e, i)) return false;
     return e->role != ELASTIC_FRESH;
 }
@@ -155,8 +155,8 @@ const char *elastic_role_name(elastic_role_t role)
 const char *elastic_action_name(elastic_action_type_t type)
 {
     static const char *const names[] = {"send", "work",       "more",       "reduce", "pass",
-                                        "take", "give chunk", "take chunk", "commit", "full",
-                                        "left", "stuck",      "end"};
+                                        "take", "give chunk", "take chunk", "layout", "commit",
+                                        "full", "left",       "stuck",      "end"};
     return (unsigned)type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
 
@@ -170,22 +170,54 @@ uint64_t elastic_end(const elastic_t *e)
     return e->config.steps + 2;
 }
 
-elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step)
+elastic_set_t elastic_buckets_of(const elastic_t *e, uint64_t step, uint32_t buckets)
 {
-    elastic_set_t all = set_first(e->config.buckets);
-    return elastic_light_step(e, step) ? set_minus(all, set_first(e->config.buckets - 1)) : all;
+    elastic_set_t all = set_first(buckets);
+    return elastic_light_step(e, step) ? set_minus(all, set_first(buckets - 1)) : all;
+}
+
+elastic_layout_t elastic_layout_of_step(const elastic_t *e)
+{
+    return e->layout;
+}
+
+bool elastic_same_layout(elastic_layout_t a, elastic_layout_t b)
+{
+    return a.hash == b.hash && a.buckets == b.buckets;
+}
+
+bool elastic_knows(const elastic_t *e, elastic_layout_t layout)
+{
+    bool known = elastic_same_layout(layout, e->layout);
+    for (int i = 0; i < KNOWN_LAYOUTS; i++) known |= elastic_same_layout(layout, e->known[i]);
+    return known;
+}
+
+void elastic_know_layout(elastic_t *e, const elastic_layout_t *layout)
+{
+    int at = 0;
+    if (layout->buckets == 0 || layout->buckets > ELASTIC_BUCKETS_MAX) return;
+    while (at + 1 < KNOWN_LAYOUTS && !elastic_same_layout(*layout, e->known[at])) at++;
+    for (; at > 0; at--) e->known[at] = e->known[at - 1];
+    e->known[0] = *layout;
+}
+
+void elastic_set_layout(elastic_t *e, uint64_t hash)
+{
+    for (int i = 0; i < KNOWN_LAYOUTS; i++)
+        if (e->known[i].hash == hash && e->known[i].buckets > 0) e->next_layout = e->known[i];
 }
 
 bool elastic_holds_all(const elastic_t *e)
 {
-    return set_empty(set_minus(elastic_buckets_of(e, e->step), e->held));
+    return set_empty(set_minus(elastic_buckets_of(e, e->step, e->layout.buckets), e->held));
 }
 
 /* Who wants to leave needs no copy of anything. */
 elastic_set_t elastic_chunks_here(const elastic_t *e)
 {
     elastic_set_t set = EMPTY_SET;
-    for (uint32_t i = 0; i + 1 < e->config.buckets; i++)
+    for (uint32_t i = 0; i < e->config.chunks; i++)
         if (e->wants_leave || elastic_chunk(e, i)) set_add(&set, i);
     return set;
 }

@@ -18,6 +18,7 @@ static elastic_set_t given_up(const elastic_t *e)
 static void fill_report(const elastic_t *e, elastic_report_t *report)
 {
     report->step = e->step;
+    report->layout = e->layout;
     report->role = e->role;
     if (PLANTED(e, SELFFULL) && e->role == ELASTIC_LISTENER && elastic_complete(e))
         report->role = ELASTIC_FULL;
@@ -70,13 +71,14 @@ inspan_status_t elastic_on_report(elastic_t *e, uint32_t from)
                                                     : elastic_phase_name(e->phase));
     }
     bool beyond = m->step > elastic_end(e);
-    if (beyond || !set_empty(set_minus(m->held, elastic_buckets_of(e, m->step))))
+    if (beyond || !set_empty(set_minus(m->held, elastic_buckets_of(e, m->step, m->buckets))))
         return elastic_fail(e, INSPAN_MISMATCH,
                             "rank %u reports step %" PRIu64
                             " with buckets that it does not have (rank %u: %" PRIu64 " training steps)",
                             e->numbers[from], m->step, e->config.number, e->config.steps);
     elastic_report_t *report = &e->reports[from];
     report->step = m->step;
+    report->layout = (elastic_layout_t){m->layout, m->buckets};
     report->role = m->role;
     report->leave = m->leave;
     report->computed = m->computed;
@@ -121,7 +123,9 @@ static inspan_status_t check_step_and_role(elastic_t *e, const elastic_message_t
 static inspan_status_t check_salvage(elastic_t *e, const elastic_message_t *m)
 {
     bool here = e->role != ELASTIC_FRESH && m->step == e->step;
-    for (uint32_t b = 0; b < e->config.buckets; b++) {
+    if (here && m->layout != e->layout.hash)
+        return bad_decision(e, "another bucket layout", m->layout, e->layout.hash); /* Y2 */
+    for (uint32_t b = 0; b < m->buckets; b++) {
         bool held = here && elastic_has(&e->held, b), salvaged = elastic_has(&m->held, b);
         if (held && !salvaged && !PLANTED(e, NOSALV))
             return bad_decision(e, "a held bucket is not salvaged", b, b);
@@ -132,7 +136,7 @@ static inspan_status_t check_salvage(elastic_t *e, const elastic_message_t *m)
     }
     if (here && !set_empty(set_minus(e->dropped, m->dropped)))
         return bad_decision(e, "a dropped lease counts again", 0, set_lowest(e->dropped)); /* D2 */
-    elastic_set_t needed = elastic_buckets_of(e, m->step);
+    elastic_set_t needed = elastic_buckets_of(e, m->step, m->buckets);
     bool end = m->step == elastic_end(e), anew = !end && !set_empty(set_minus(needed, m->held));
     if (!set_empty(set_minus(m->held, end ? EMPTY_SET : needed)))
         return bad_decision(e, "a salvaged bucket that the step does not reduce", m->step, e->step);
@@ -154,7 +158,7 @@ static inspan_status_t check_salvage(elastic_t *e, const elastic_message_t *m)
 /* R2: the source passes each salvaged bucket to those that lack it. */
 static void pass_and_take(elastic_t *e, const elastic_message_t *m)
 {
-    for (uint32_t b = 0; b < e->config.buckets; b++) {
+    for (uint32_t b = 0; b < m->buckets; b++) {
         if (!elastic_has(&e->salvaged, b)) continue;
         if (in(m->need[b], e->index)) elastic_do(e, ELASTIC_DO_TAKE, b, m->source[b]);
         for (uint32_t i = 0; i < e->n && m->source[b] == e->index; i++)
@@ -175,6 +179,7 @@ static inspan_status_t act_on_decision(elastic_t *e)
     } else if (m->step > e->step) {
         elastic_commit_step(e); /* R1 */
     }
+    elastic_take_layout(e, (elastic_layout_t){m->layout, m->buckets});
     if (e->role != ELASTIC_FULL && in(m->full, e->index)) { /* G4, or planted: SELFFULL */
         e->role = ELASTIC_FULL;
         elastic_do(e, ELASTIC_DO_FULL, 0, 0);
@@ -183,7 +188,7 @@ static inspan_status_t act_on_decision(elastic_t *e)
     e->dropped = m->dropped;
     e->salvaged = m->held;
     e->held = set_and(e->held, e->salvaged);
-    for (uint32_t b = 0; b < e->config.buckets; b++)
+    for (uint32_t b = 0; b < m->buckets; b++)
         if (elastic_has(&e->salvaged, b)) e->tag[b] = m->tag[b];
     memcpy(e->owner, m->owner, e->config.leases);
     elastic_left_if_free(e);
@@ -223,7 +228,7 @@ inspan_status_t elastic_decide_if_all_reported(elastic_t *e)
     }
     elastic_set_t here[ELASTIC_MEMBERS_MAX];
     for (uint32_t i = 0; i < e->n; i++) here[i] = e->reports[i].chunks;
-    uint32_t chunks = elastic_light_step(e, e->out.step) ? 0 : e->config.buckets - 1;
+    uint32_t chunks = elastic_light_step(e, e->out.step) ? 0 : e->config.chunks;
     for (uint32_t i = e->n; i-- > 0;) {
         elastic_plan(e->out.full, e->n, here, chunks, i, e->out.plan);
         if (i != LEADER) elastic_send(e, i);

@@ -144,7 +144,8 @@ void rig_compute(rig_t *rig, uint32_t number)
         assert_true(n > 0 || rig->n_queue > 0); /* a claim is under way, or its answer */
         if (n == 0) rig_deliver(rig);
     }
-    for (uint32_t b = elastic_light(e) ? rig->config.buckets - 1 : 0; b < rig->config.buckets; b++)
+    const uint32_t buckets = elastic_layout_of_step(e).buckets;
+    for (uint32_t b = elastic_light(e) ? buckets - 1 : 0; b < buckets; b++)
         if (!elastic_has(&e->ready, b) && !elastic_held(e, b, NULL))
             rig_ok(rig, number, (elastic_event_t){.type = ELASTIC_EV_READY, .view = rig->view, .bucket = b});
     if (n > 0) rig_ok(rig, number, (elastic_event_t){.type = ELASTIC_EV_COMPUTED, .lease = first, .n = n});

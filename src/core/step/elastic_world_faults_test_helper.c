@@ -14,6 +14,7 @@ proc_t *world_start_proc(world_t *world, bool newcomer)
     p->world = world;
     p->number = config.number;
     p->up = true;
+    p->layout = world_layout(world, LAYOUT);
     if (elastic_open(&config, world_perform, p, &p->e) != INSPAN_OK) abort();
     for (uint32_t c = 0; c < BUCKETS; c++) p->weights[c] = newcomer ? 0xdead : world->weights[0][c];
     return p;

@@ -17,14 +17,17 @@
 #define LEASES     12
 #define FEW_LEASES 5 /* without a policy */
 #define WIRES      3
+#define LAYOUT     7u /* hash of the first layout; others are above it */
+#define LAYOUTS    6u
 #define STEPS      8 /* of one history, the light ones included */
 #define MESSAGES   512
 #define OPS        1024
 #define COPIES     1024
 #define ACTS_LIMIT 20000 /* of one history: beyond it does not end (I5) */
 
+/* One bucket: the sums of the chunks that lie in it; the tally's is the one behind the last chunk. */
 typedef struct tensor {
-    uint64_t sum;
+    uint64_t sum[BUCKETS];
     uint32_t bits; /* view in which it was reduced: what rounding would show */
     uint8_t count[LEASES];
 } tensor_t;
@@ -46,11 +49,14 @@ typedef struct proc {
     bool waits, more;                      /* for DO_MORE or DO_WORK; a claim was answered */
     uint32_t first, n, next;
     uint32_t order; /* reductions started in this view */
+    elastic_layout_t layout;
+    uint64_t known; /* hash of the newest that it can take up; 0: none */
 } proc_t;
 
 typedef struct message {
     uint32_t from, to;
     uint64_t view;
+    uint64_t layout; /* the shell's own: that one may be asked for; 0: the machine's */
     size_t bytes;
     uint8_t data[512];
 } message_t;
@@ -58,7 +64,7 @@ typedef struct message {
 typedef struct op { /* one all-reduce */
     uint64_t view, step;
     uint32_t bucket, order, given, delivered; /* masks of numbers */
-    uint64_t shares;                          /* hash of who owns how much: the same for all */
+    uint64_t shares;                          /* hash of who owns how much, and of the layout: one for all */
     tensor_t sum;
 } op_t;
 
@@ -96,6 +102,7 @@ struct world {
     /* ghosts */
     bool committed[STEPS][BUCKETS], weights_known[STEPS + 1];
     tensor_t first[STEPS][BUCKETS];
+    uint64_t layout_of[STEPS]; /* 0: not committed */
     uint64_t weights[STEPS + 1][BUCKETS];
 };
 
@@ -111,6 +118,7 @@ static inline uint32_t below(world_t *world, uint32_t bound)
 
 /* elastic_world_test_helper.c: what members do, and what must hold. */
 void world_perform(void *context, const elastic_action_t *action);
+elastic_layout_t world_layout(const world_t *world, uint64_t hash);
 inspan_status_t world_feed(proc_t *p, elastic_event_t event);
 
 /* elastic_world_faults_test_helper.c: the manager, and what goes wrong. Both: whether anything was done. */

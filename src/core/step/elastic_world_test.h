@@ -18,6 +18,7 @@ typedef struct world_options {
     uint32_t planted; /* bugs, PLANTED_* */
     bool drop;        /* on_loss: drop, in every second run */
     bool steals;      /* a random policy: shares, paces, steals */
+    bool layouts;     /* the leader changes how buckets lie */
     bool small;       /* one or two first members, few buckets, all faults, close together */
     bool trace;       /* print what happens */
     uint32_t crashes, zombies, broken, newcomers, leavers; /* at most, each */
@@ -26,8 +27,8 @@ typedef struct world_options {
 typedef struct world_result {
     char violation[512]; /* empty: none */
     uint64_t commits, views, salvaged, rejoined, dropped, left, listener_leads, stuck, light_reconciles,
-        recommits, claims, stolen, dry; /* dry: LAST without a lease */
-} world_result_t;                       /* counts: that the interesting things do happen */
+        recommits, claims, stolen, dry, layouts; /* dry: LAST without a lease; layouts: changes, of members */
+} world_result_t;                                /* counts: that the interesting things do happen */
 
 extern const world_options_t world_all_faults, world_small, world_steals;
 

@@ -9,10 +9,16 @@
 #include "core/step/elastic_world_parts_test.h"
 
 const world_options_t world_all_faults = {
-    .drop = true, .crashes = 3, .zombies = 2, .broken = 2, .newcomers = 2, .leavers = 1};
+    .drop = true, .layouts = true, .crashes = 3, .zombies = 2, .broken = 2, .newcomers = 2, .leavers = 1};
 
-const world_options_t world_steals = {
-    .drop = true, .steals = true, .crashes = 2, .zombies = 1, .broken = 1, .newcomers = 1, .leavers = 1};
+const world_options_t world_steals = {.drop = true,
+                                      .steals = true,
+                                      .layouts = true,
+                                      .crashes = 2,
+                                      .zombies = 1,
+                                      .broken = 1,
+                                      .newcomers = 1,
+                                      .leavers = 1};
 
 const world_options_t world_small = {.small = true, .crashes = 2, .zombies = 1, .broken = 1, .newcomers = 1};
 
@@ -60,6 +66,60 @@ static uint64_t gradient(uint64_t step, uint32_t lease, uint32_t bucket)
     return mix(mix(step, lease), bucket + 1);
 }
 
+/* ---- layouts: how many buckets, and which chunk lies in which ---- */
+
+static uint32_t chunks_of(const world_t *world)
+{
+    return world->config.buckets - 1;
+}
+
+/* Of gradients. The first layout has one a chunk. */
+static uint32_t gradient_buckets(const world_t *world, uint64_t hash)
+{
+    const uint32_t chunks = chunks_of(world);
+    return hash == LAYOUT || chunks == 0 ? chunks : 1 + (uint32_t)(hash - LAYOUT) % chunks;
+}
+
+elastic_layout_t world_layout(const world_t *world, uint64_t hash)
+{
+    return (elastic_layout_t){hash, gradient_buckets(world, hash) + 1};
+}
+
+/* chunk: the one behind the last is the tally. */
+static bool lies_in(const world_t *world, elastic_layout_t layout, uint32_t chunk, uint32_t bucket)
+{
+    if (chunk == chunks_of(world) || bucket + 1 == layout.buckets)
+        return chunk == chunks_of(world) && bucket + 1 == layout.buckets;
+    return (chunk + layout.hash - LAYOUT) % (layout.buckets - 1) == bucket;
+}
+
+static uint32_t bucket_of(const world_t *world, elastic_layout_t layout, uint32_t chunk)
+{
+    uint32_t bucket = 0;
+    while (!lies_in(world, layout, chunk, bucket)) bucket++;
+    return bucket;
+}
+
+static void learn_layout(proc_t *p, uint64_t hash)
+{
+    const elastic_layout_t layout = world_layout(p->world, hash);
+    p->known = hash;
+    elastic_know_layout(p->e, &layout);
+}
+
+/* To all others of the view that it is about to enter, or is in. lossy: some do not get it. */
+static void tell_layout(proc_t *p, uint64_t view, uint64_t hash, bool lossy)
+{
+    world_t *world = p->world;
+    const view_t *members = &world->views[view];
+    for (uint32_t i = 0; i < members->n && hash != 0; i++) {
+        if (members->numbers[i] == p->number || (lossy && below(world, 4) == 0)) continue;
+        if (world->n_messages == MESSAGES) abort();
+        world->messages[world->n_messages++] =
+            (message_t){.from = p->number, .to = members->numbers[i], .view = view, .layout = hash};
+    }
+}
+
 /* ---- actions ---- */
 
 static op_t *find_op(world_t *world, uint64_t view, uint64_t step, uint32_t bucket)
@@ -73,7 +133,7 @@ static op_t *find_op(world_t *world, uint64_t view, uint64_t step, uint32_t buck
 
 static uint64_t shares_of(const proc_t *p, uint64_t view)
 {
-    uint64_t hash = mix(1, elastic_wire(p->e));
+    uint64_t hash = mix(elastic_layout_of_step(p->e).hash, elastic_wire(p->e));
     for (uint32_t i = 0; i < p->world->views[view].n; i++) hash = mix(hash, elastic_shares(p->e)[i]);
     return hash;
 }
@@ -94,7 +154,8 @@ static void do_reduce(proc_t *p, const elastic_action_t *action)
     }
     if (op->shares != shares)
         violated(world,
-                 "rank %u reduces bucket %u of step %" PRIu64 " in view %" PRIu64 " by other shares or wires",
+                 "rank %u reduces bucket %u of step %" PRIu64 " in view %" PRIu64
+                 " by another layout, other shares or wires",
                  p->number, action->bucket, action->step, action->view);
     if (op->order != p->order)
         violated(world,
@@ -104,7 +165,7 @@ static void do_reduce(proc_t *p, const elastic_action_t *action)
     p->order++;
     if (op->given >> p->number & 1) violated(world, "rank %u contributes twice", p->number);
     op->given |= 1u << p->number;
-    op->sum.sum += p->local[action->bucket].sum;
+    for (uint32_t c = 0; c < BUCKETS; c++) op->sum.sum[c] += p->local[action->bucket].sum[c];
     op->sum.bits = (uint32_t)action->view;
     for (uint32_t l = 0; l < LEASES; l++) op->sum.count[l] += p->local[action->bucket].count[l];
 }
@@ -143,7 +204,7 @@ static void do_copy(proc_t *p, const elastic_action_t *action, bool chunk, bool 
 static void do_commit(proc_t *p, const elastic_action_t *action)
 {
     world_t *world = p->world;
-    uint32_t s = rel(world, action->step), buckets = world->config.buckets;
+    uint32_t s = rel(world, action->step), buckets = p->layout.buckets;
     elastic_set_t expected = elastic_expected(p->e);
     world->result->commits++;
     if (p->has_step && action->step != p->next_step)
@@ -151,6 +212,9 @@ static void do_commit(proc_t *p, const elastic_action_t *action)
                  p->next_step - 1);
     p->has_step = true;
     p->next_step = action->step + 1;
+    if (world->layout_of[s] != 0 && world->layout_of[s] != p->layout.hash)
+        violated(world, "Y1: rank %u commits step %" PRIu64 " with another layout", p->number, action->step);
+    world->layout_of[s] = p->layout.hash;
     for (uint32_t b = light(world, action->step) ? buckets - 1 : 0; b < buckets; b++) {
         uint64_t tag;
         if (!elastic_held(p->e, b, &tag) || tag != p->held[b].bits) {
@@ -158,12 +222,14 @@ static void do_commit(proc_t *p, const elastic_action_t *action)
                      b);
             return;
         }
-        uint64_t alone = 0; /* what one machine would have summed up */
-        for (uint32_t l = 0; l < world->config.leases; l++)
-            if (elastic_has(&expected, l)) alone += gradient(action->step, l, b);
-        if (p->held[b].sum != alone)
-            violated(world, "I2: step %" PRIu64 " is committed with other sums in bucket %u", action->step,
-                     b);
+        for (uint32_t c = 0; c <= chunks_of(world); c++) {
+            uint64_t alone = 0; /* what one machine would have summed up */
+            for (uint32_t l = 0; l < world->config.leases && lies_in(world, p->layout, c, b); l++)
+                if (elastic_has(&expected, l)) alone += gradient(action->step, l, c);
+            if (p->held[b].sum[c] != alone)
+                violated(world, "I2: step %" PRIu64 " is committed with other sums in bucket %u",
+                         action->step, b);
+        }
         for (uint32_t l = 0; l < world->config.leases; l++)
             if (p->held[b].count[l] != elastic_has(&expected, l))
                 violated(world, "I2: step %" PRIu64 " is committed with lease %u %u times in bucket %u",
@@ -179,13 +245,14 @@ static void do_commit(proc_t *p, const elastic_action_t *action)
     if (!(expected.words[0] & ((1u << world->config.leases) - 1)))
         violated(world, "I2: step %" PRIu64 " is committed without any lease", action->step);
     for (uint32_t l = 0; l < world->config.leases; l++) world->result->dropped += !elastic_has(&expected, l);
-    for (uint32_t c = 0; c + 1 < buckets; c++) {
+    for (uint32_t c = 0; c < chunks_of(world); c++) {
         if (!world->weights_known[s]) abort();
         uint64_t before = world->weights[s][c];
-        const tensor_t *sum = &world->first[s][c];
-        world->weights[s + 1][c] = light(world, action->step) ? before : mix(before, sum->sum + sum->bits);
+        const uint32_t b = bucket_of(world, p->layout, c);
+        const tensor_t *sum = &world->first[s][b];
+        world->weights[s + 1][c] = light(world, action->step) ? before : mix(before, sum->sum[c] + sum->bits);
         if (!elastic_applies(p->e, c)) continue;
-        p->weights[c] = mix(p->weights[c], p->held[c].sum + p->held[c].bits);
+        p->weights[c] = mix(p->weights[c], p->held[b].sum[c] + p->held[b].bits);
         if (planted(world, PLANTED_SCALARS)) p->weights[c] += action->view;
     }
     world->weights_known[s + 1] = true;
@@ -201,6 +268,7 @@ static void send(proc_t *p, const elastic_action_t *action)
     m->from = p->number;
     m->to = world->views[action->view].numbers[action->peer];
     m->view = action->view;
+    m->layout = 0;
     m->bytes = action->bytes;
     world->result->claims += action->data[0] == 6;
     memcpy(m->data, action->data, action->bytes);
@@ -219,9 +287,16 @@ static void begin_work(proc_t *p)
         shares[i] = (uint8_t)mix(p->world->policy.salt + (uint64_t)p->world->now, i);
     elastic_set_shares(p->e, shares);
     elastic_set_wire(p->e, shares[0] % WIRES);
+    if (elastic_is_leader(p->e) && p->world->config.buckets > 1) {
+        if (p->world->options.layouts && below(p->world, 3) == 0) {
+            learn_layout(p, LAYOUT + below(p->world, LAYOUTS));
+            tell_layout(p, elastic_view(p->e), p->known, true);
+        }
+        elastic_set_layout(p->e, p->known);
+    }
     uint64_t hash = 1;
     bool all = true;
-    for (uint32_t c = 0; c + 1 < p->world->config.buckets; c++) {
+    for (uint32_t c = 0; c < chunks_of(p->world); c++) {
         all = all && elastic_chunk(p->e, c);
         hash = mix(hash, p->weights[c]);
     }
@@ -260,6 +335,10 @@ void world_perform(void *context, const elastic_action_t *action)
         do_commit(p, action);
         memset(p->foreign, 0, sizeof p->foreign);
         break;
+    case ELASTIC_DO_LAYOUT:
+        p->layout = elastic_layout_of_step(p->e);
+        world->result->layouts++;
+        break;
     case ELASTIC_DO_FULL: world->result->rejoined++; break;
     case ELASTIC_DO_LEFT:
         world->result->left++;
@@ -290,7 +369,7 @@ static void check_proc(proc_t *p)
     p->has_step = true;
     p->next_step = step;
     if (!p->up || rel(world, step) > STEPS || !world->weights_known[rel(world, step)]) return;
-    for (uint32_t c = 0; c + 1 < world->config.buckets; c++)
+    for (uint32_t c = 0; c < chunks_of(world); c++)
         if (elastic_chunk(p->e, c) && p->weights[c] != world->weights[rel(world, step)][c])
             violated(world, "I1: rank %u has other weights in chunk %u before step %" PRIu64, p->number, c,
                      step);
@@ -338,6 +417,9 @@ static bool enter_view(proc_t *p)
     memset(p->foreign, 0, sizeof p->foreign);
     if (event.index == 0 && elastic_role(p->e) != ELASTIC_FULL) world->result->listener_leads++;
     if (v > 1 && elastic_light(p->e)) world->result->light_reconciles++;
+    tell_layout(p, v, p->known,
+                false); /* before the report or decision: a newcomer, or who leads, may need it */
+    if (p->layout.hash != LAYOUT) tell_layout(p, v, p->layout.hash, false);
     world_feed(p, event);
     return true;
 }
@@ -359,6 +441,10 @@ static bool take_message(proc_t *p)
         world->n_messages--;
         memmove(&world->messages[i], &world->messages[i + 1],
                 (world->n_messages - i) * sizeof world->messages[0]);
+        if (m.layout != 0) {
+            if (m.view == elastic_view(p->e)) learn_layout(p, m.layout);
+            return true;
+        }
         int from = index_in(&world->views[elastic_view(p->e)], m.from);
         elastic_event_t event = {.type = ELASTIC_EV_MESSAGE,
                                  .from = from < 0 ? UINT32_MAX : (uint32_t)from,
@@ -375,7 +461,8 @@ static void add_lease(proc_t *p, uint32_t b)
 {
     for (uint32_t l = p->first; l < p->first + p->n; l++) {
         if (planted(p->world, PLANTED_SKIPSALV) && (p->foreign[b] || elastic_held(p->e, b, NULL))) continue;
-        p->local[b].sum += gradient(elastic_step(p->e), l, b); /* L2: every bucket, salvaged ones too */
+        for (uint32_t c = 0; c <= chunks_of(p->world); c++) /* L2: every bucket, salvaged ones too */
+            if (lies_in(p->world, p->layout, c, b)) p->local[b].sum[c] += gradient(elastic_step(p->e), l, c);
         p->local[b].count[l]++;
     }
 }
@@ -392,7 +479,7 @@ static void ready(proc_t *p, uint32_t b)
 static void go_on(proc_t *p)
 {
     world_t *world = p->world;
-    uint32_t buckets = world->config.buckets, b = p->next++;
+    uint32_t buckets = p->layout.buckets, b = p->next++;
     if (b + 1 < buckets) {
         add_lease(p, b);
         if (p->last && !elastic_light(p->e)) ready(p, b);
@@ -415,7 +502,7 @@ static bool work(proc_t *p)
         go_on(p);
         return true;
     }
-    uint32_t first, n, b = world->config.buckets - 1;
+    uint32_t first, n, b = p->layout.buckets - 1;
     bool last;
     if (p->waits) return false;
     elastic_grant(p->e, 1 + below(world, world->options.steals ? LEASES : FEW_LEASES), &first, &n, &last);
@@ -436,12 +523,11 @@ static bool work(proc_t *p)
         return true;
     }
     if (!last || elastic_phase(p->e) != ELASTIC_RUN) return false;
-    uint32_t start = below(world, world->config.buckets);
-    for (uint32_t k = 0; k < world->config.buckets; k++) {
-        b = (start + k) % world->config.buckets;
-        if (p->ready[b] || elastic_held(p->e, b, NULL) ||
-            (elastic_light(p->e) && b + 1 < world->config.buckets))
-            continue;
+    uint32_t start = below(world, p->layout.buckets);
+    for (uint32_t k = 0; k < p->layout.buckets; k++) {
+        b = (start + k) % p->layout.buckets;
+        const bool tally = b + 1 == p->layout.buckets; /* said in any case: the vote may wait for it */
+        if (p->ready[b] || (!tally && (elastic_held(p->e, b, NULL) || elastic_light(p->e)))) continue;
         ready(p, b);
         return true;
     }
@@ -578,7 +664,7 @@ static void start(world_t *world, uint64_t seed)
     config->steps = config->first_step + 1 + below(world, 4);
     config->leases = 1 + below(world, FEW_LEASES);
     config->buckets = 1 + below(world, o->small ? 2 : BUCKETS);
-    config->layout = 7;
+    config->layout = LAYOUT;
     config->wires = WIRES;
     config->drop = o->drop && below(world, 2);
     config->planted = o->planted;

@@ -30,6 +30,8 @@
     X(LATECHUNK, core, "a chunk of an older version is stored")                                              \
     X(OLDSHARES, core, "a member keeps the shares of the last view")                                         \
     X(OLDWIRE, core, "a member goes on with the wire type that it had")                                      \
+    X(OLDLAYOUT, core, "a member goes on with the bucket layout that it had")                                \
+    X(BLINDLAYOUT, core, "the leader opens a step with a layout that not all members know")                  \
     X(LISTENNOVOTE, core, "the leader does not wait for the votes of listeners")                             \
     X(SELFFULL, core, "a newcomer declares itself full in a reconcile (shows with NOC2 alone)")              \
     X(NOFENCE, manager, "a checkpoint of an older view is registered")                                       \
