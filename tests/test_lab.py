@@ -218,3 +218,14 @@ def test_gradients_are_rounded_where_links_are_slow(inspan, cluster, job, labora
                      inspan.run("logs", close["job"]).stdout)
     exact = json.loads(inspan.run(*words, "--set", "train.steps=6").stdout)
     assert (exact["wire"], exact["wire_changes"]) == ("fp32", 0)
+
+
+def test_buckets_are_laid_out_as_gradients_get_ready(inspan, job, laboratory):
+    """In the order of registration all communication comes after backward: that is seen, changed, and said."""
+    settings = ("sync.order=registered", "train.global_batch=16", "train.steps=40", "model.layers=4", "model.dim=128",
+                "model.heads=4", "model.context=64")
+    summary = inspan.json("train", job, "--local", "2", "--cpu", "0.5,0.5", "--link", "200mbit", *all_of(2),
+                          *(word for setting in settings for word in ("--set", setting)))
+    assert summary["layout_changes"] >= 1, summary
+    assert "buckets" in summary["layout_reason"]
+    assert summary["loss_last"] < summary["loss_first"]

@@ -159,7 +159,10 @@ typedef struct driver_layout {
     bucket_planner_t planner;
     uint64_t since;          /* step that the present layout began with, and */
     double before_s;         /* what steps took before; 0: not known, or told */
-    double chosen_s, left_s; /* what the newest plan is expected to expose, and what there was */
+    layout_t previous;       /* the one before, to go back to */
+    bool goes_back;          /* the newest proposal is that one */
+    double chosen_s, left_s; /* what the newest plan is expected to expose, and what there was; where it
+                                goes back: what steps take, and took */
     /* under lock */
     driver_known_t known[DRIVER_LAYOUTS]; /* the newest first */
     uint64_t chosen;                      /* hash of this member's newest plan */
@@ -321,7 +324,7 @@ void driver_layout_computed(inspan_elastic_t *e);                  /* the last r
 void driver_layout_tell(inspan_elastic_t *e);                      /* before a vote */
 void driver_layout_apply(inspan_elastic_t *e);                     /* DO_LAYOUT */
 bool driver_may_lay_out(const inspan_elastic_t *e);
-void driver_choose_layout(inspan_elastic_t *e, const driver_outlook_t *outlook);
+void driver_choose_layout(inspan_elastic_t *e, uint64_t step, const driver_outlook_t *outlook);
 void driver_shuffle_layout(inspan_elastic_t *e, uint64_t step); /* options.shuffle_buckets */
 
 /* driver_leave.c: training thread */

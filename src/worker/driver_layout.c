@@ -27,6 +27,7 @@
 #define TRACE_TYPE     0x63617274u
 #define MEASURED_LEAST 3u   /* steps of this view, and runs in a member's trace */
 #define TRACED_EVERY   4u   /* steps */
+#define LOST           1.05 /* factor of a step's time at which a new layout is given up again */
 #define SMOOTHING      0.25 /* weight of the newest run in a trace */
 /* What one more reduction costs, whatever its size: its messages and wake-ups on a small machine. */
 #define BUCKET_S 0.2e-3
@@ -76,6 +77,7 @@ void driver_layout_close(inspan_elastic_t *e)
 {
     driver_layout_t *l = &e->layout;
     for (uint32_t i = 0; i < DRIVER_LAYOUTS; i++) layout_free(&l->known[i].layout);
+    layout_free(&l->previous);
     free(l->counts);
     free(l->ready_at);
     free(l->gaps);
@@ -246,7 +248,11 @@ static void say_why(inspan_elastic_t *e, uint64_t hash, uint64_t step, uint32_t 
     const driver_layout_t *l = &e->layout;
     char *text = e->stats.layout_reason;
     text[0] = '\0';
-    if (l->chosen == hash)
+    if (l->chosen == hash && l->goes_back)
+        snprintf(text, sizeof e->stats.layout_reason,
+                 "step %" PRIu64 ": gradients lie in %u buckets again: steps took %.3g s, and %.3g s with %u",
+                 step, e->buckets.n - 1, l->left_s, l->chosen_s, before);
+    else if (l->chosen == hash)
         snprintf(text, sizeof e->stats.layout_reason,
                  "step %" PRIu64
                  ": gradients in %u buckets, in the order in which they get ready, were %u: %.3g s of "
@@ -255,23 +261,29 @@ static void say_why(inspan_elastic_t *e, uint64_t hash, uint64_t step, uint32_t 
     log_info("step %" PRIu64 ": gradients lie in %u buckets, before in %u", step, e->buckets.n - 1, before);
 }
 
+static inspan_status_t copy_layout(const inspan_elastic_t *e, const layout_t *from, layout_t *to)
+{
+    uint32_t *sizes = e->layout.sizes;
+    for (uint32_t b = 0; b < from->n_buckets; b++) sizes[b] = from->buckets[b].n_params;
+    return layout_cut(e->layout.counts, e->buckets.n_params, from->order, sizes, from->n_buckets,
+                      e->buckets.leases, to);
+}
+
 void driver_layout_apply(inspan_elastic_t *e)
 {
     inspan_error_t err;
-    layout_t layout;
+    layout_t layout, present;
     driver_layout_t *l = &e->layout;
     pthread_mutex_lock(&e->lock);
     const uint64_t hash = elastic_layout_of_step(e->machine).hash;
     const driver_known_t *known = find(l, hash);
     const uint32_t before = e->buckets.n - 1;
     inspan_status_t status = INSPAN_INTERNAL; /* the machine took up what it was told of by keep */
-    if (known != NULL) {
-        for (uint32_t b = 0; b < known->layout.n_buckets; b++)
-            l->sizes[b] = known->layout.buckets[b].n_params;
-        status = layout_cut(l->counts, e->buckets.n_params, known->layout.order, l->sizes,
-                            known->layout.n_buckets, e->buckets.leases, &layout);
-    }
+    if (known != NULL) status = copy_layout(e, &known->layout, &layout);
     if (status == INSPAN_OK) {
+        const bool kept = copy_layout(e, &e->buckets.layout, &present) == INSPAN_OK;
+        layout_free(&l->previous);
+        if (kept) l->previous = present;
         ddp_buckets_lay_out(&e->buckets, &layout);
         e->stats.layouts++;
         l->since = elastic_step(e->machine);
@@ -293,16 +305,25 @@ bool driver_may_lay_out(const inspan_elastic_t *e)
     return e->layout.plans;
 }
 
-/* Of each gradient the least time that a member has told. false: a member that computes has not told yet. */
+/* Lock held: members with leases in this step, by bit. */
+static uint64_t computing(const inspan_elastic_t *e)
+{
+    uint64_t members = 0;
+    for (uint32_t lease = 0; lease < e->buckets.leases; lease++) {
+        const uint32_t owner = elastic_owner(e->machine, lease);
+        if (owner < ELASTIC_MEMBERS_MAX) members |= UINT64_C(1) << owner;
+    }
+    return members;
+}
+
+/* Of each gradient the least time that a member has told. false: one that computes has not told yet. */
 static bool gather(inspan_elastic_t *e)
 {
     driver_layout_t *l = &e->layout;
     const uint32_t n = e->buckets.n_params;
     pthread_mutex_lock(&e->lock);
-    const uint64_t told = l->told;
-    bool all = told != 0;
-    for (uint32_t i = 0; i < e->world; i++)
-        all &= (told >> i & 1) != 0 || elastic_pace_of(e->machine, i).most == 0;
+    const uint64_t told = l->told, needed = computing(e);
+    const bool all = needed != 0 && (needed & ~told) == 0;
     for (uint32_t p = 0; p < n && all; p++) {
         double gap = INFINITY;
         for (uint32_t i = 0; i < e->world; i++)
@@ -363,27 +384,43 @@ void driver_shuffle_layout(inspan_elastic_t *e, uint64_t step)
     propose(e, &cuts);
 }
 
-/* Once the steps of the newest layout are measured: what it has won. */
-static void say_what_it_won(inspan_elastic_t *e, const driver_measured_t *measured)
+/* What was there before was better. */
+static void go_back(inspan_elastic_t *e, double step_s)
 {
     driver_layout_t *l = &e->layout;
+    for (uint32_t b = 0; b < l->previous.n_buckets; b++) l->sizes[b] = l->previous.buckets[b].n_params;
+    const bucket_cuts_t cuts = {l->previous.n_buckets, l->previous.order, l->sizes};
+    l->goes_back = true;
+    l->chosen_s = step_s;
+    l->left_s = l->before_s;
+    propose(e, &cuts);
+}
+
+/* Once the steps of the newest layout are measured, where this member chose it: what it has won, or lost. */
+static void see_what_it_won(inspan_elastic_t *e, const driver_measured_t *measured)
+{
+    driver_layout_t *l = &e->layout;
+    const double step_s = measured->step_s;
     if (!(l->before_s > 0) || measured->steps < DRIVER_REDUCTIONS) return;
     pthread_mutex_lock(&e->lock);
-    if (e->stats.layout_reason[0] != '\0')
+    const bool own = e->stats.layout_reason[0] != '\0' && !l->goes_back;
+    if (own && step_s <= LOST * l->before_s)
         snprintf(e->stats.layout_reason, sizeof e->stats.layout_reason,
                  "since step %" PRIu64
                  " gradients lie in %u buckets, in the order in which they get ready: steps take "
                  "%.3g s, took %.3g s",
-                 l->since, e->buckets.n - 1, measured->step_s, l->before_s);
+                 l->since, e->buckets.n - 1, step_s, l->before_s);
     pthread_mutex_unlock(&e->lock);
+    if (own && step_s > LOST * l->before_s && l->previous.n_params > 0) go_back(e, step_s);
     l->before_s = 0;
 }
 
-void driver_choose_layout(inspan_elastic_t *e, const driver_outlook_t *outlook)
+void driver_choose_layout(inspan_elastic_t *e, uint64_t step, const driver_outlook_t *outlook)
 {
     driver_layout_t *l = &e->layout;
     const driver_measured_t *measured = &outlook->measured;
-    say_what_it_won(e, measured);
+    if (step + DRIVER_REDUCTIONS >= e->options.steps) return; /* nobody would see what it wins */
+    see_what_it_won(e, measured);
     if (measured->steps < MEASURED_LEAST || !(measured->reduce_s > 0) || !gather(e)) return;
     const double each = BUCKET_S * (e->buckets.n - 1);
     const bucket_costs_t costs = {.bucket_s = BUCKET_S,
@@ -399,6 +436,7 @@ void driver_choose_layout(inspan_elastic_t *e, const driver_outlook_t *outlook)
         "buckets: %.3g s are expected after backward, %.3g s in %u buckets as planned; steps take %.3g s",
         present, planned, cuts.n_buckets, measured->step_s);
     if (!bucket_change_due(&l->planner, present, planned, measured->step_s)) return;
+    l->goes_back = false;
     l->chosen_s = planned;
     l->left_s = present;
     propose(e, &cuts);

@@ -127,5 +127,5 @@ void driver_look_ahead(inspan_elastic_t *e, uint64_t step)
     if (e->world < 2 || e->world > PLAN_NODES_MAX || (!leave && !wire && !lay) || !look(e, &outlook)) return;
     if (leave) driver_leave_out(e, step, &outlook);
     if (wire) driver_choose_wire(e, &outlook);
-    if (lay) driver_choose_layout(e, &outlook);
+    if (lay) driver_choose_layout(e, step, &outlook);
 }
