@@ -35,6 +35,9 @@ typedef enum inspan_dtype {
     INSPAN_BF16,
     INSPAN_INT32,
     INSPAN_INT64,
+    INSPAN_UINT8, /* also truth values, 0 and 1 */
+    INSPAN_INT8,
+    INSPAN_INT16,
     INSPAN_DTYPES
 } inspan_dtype_t;
 
@@ -48,10 +51,22 @@ typedef enum inspan_wire {
     INSPAN_WIRES
 } inspan_wire_t;
 
-typedef enum inspan_reduction { INSPAN_SUM, INSPAN_MIN, INSPAN_MAX } inspan_reduction_t;
+/* Sums and products of integers wrap around. The bitwise ones are for integers alone. */
+typedef enum inspan_reduction {
+    INSPAN_SUM,
+    INSPAN_MIN,
+    INSPAN_MAX,
+    INSPAN_PRODUCT,
+    INSPAN_BIT_AND,
+    INSPAN_BIT_OR,
+    INSPAN_BIT_XOR,
+    INSPAN_REDUCTIONS
+} inspan_reduction_t;
 
 INSPAN_API size_t inspan_dtype_size(inspan_dtype_t dtype);   /* bytes; 0 for an unknown one */
 INSPAN_API const char *inspan_wire_name(inspan_wire_t wire); /* "fp32", "bf16", ... */
+/* false: an unknown one, or a bitwise one of a floating-point type */
+INSPAN_API bool inspan_reduces(inspan_dtype_t dtype, inspan_reduction_t reduction);
 
 /* Which algorithm carries a collective. AUTO: by its size; once inspan_comm_tune has chosen, the cheapest by
  * the links. */
@@ -92,12 +107,12 @@ typedef struct inspan_cause {
 } inspan_cause_t;
 
 /*
- * Start out = sum (or min, max) over ranks of in, element by element. count elements, the same on all ranks;
- * in and out are the caller's, must not overlap, and stay untouched (in) or unread (out) until the operation
- * finished. Does not block. On success *op is the handle: inspan_op_wait or inspan_op_test must see it
- * finished, that releases it. INVALID, LIMIT (more than 256 operations pending), or the status of the cause
- * that poisoned the communicator. (Schedules: Thakur, Rabenseifner, Gropp 2005; Patarasuk, Yuan 2009 for the
- * ring.)
+ * Start out = sum (or another reduction) over ranks of in, element by element. count elements, the same on
+ * all ranks; in and out are the caller's, must not overlap, and stay untouched (in) or unread (out) until the
+ * operation finished. Does not block. On success *op is the handle: inspan_op_wait or inspan_op_test must see
+ * it finished, that releases it. INVALID, LIMIT (more than 256 operations pending), or the status of the
+ * cause that poisoned the communicator. (Schedules: Thakur, Rabenseifner, Gropp 2005; Patarasuk, Yuan 2009
+ * for the ring.)
  */
 INSPAN_API inspan_status_t inspan_allreduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                             inspan_dtype_t dtype, inspan_reduction_t reduction,
@@ -132,14 +147,56 @@ INSPAN_API inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uin
 
 INSPAN_API inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op);
 
+/* out (count) of root = the reduction over ranks of in (count); the others' out is not touched, and may be
+ * NULL. */
+INSPAN_API inspan_status_t inspan_reduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
+                                         inspan_dtype_t dtype, inspan_reduction_t reduction, uint32_t root,
+                                         inspan_op_t **op);
+
+/*
+ * Reduce-scatter and all-gather where each rank has a block of the same length, and has only it in memory:
+ * out (count) = the reduction over ranks of block `rank` of in (world, count); out (world, count) = the in
+ * (count) of all ranks. The all-gather's in may be its place in out; else in and out do not overlap.
+ */
+INSPAN_API inspan_status_t inspan_reduce_scatter_blocks(inspan_comm_t *comm, const void *in, void *out,
+                                                        uint64_t count, inspan_dtype_t dtype,
+                                                        inspan_reduction_t reduction, inspan_op_t **op);
+INSPAN_API inspan_status_t inspan_allgather_blocks(inspan_comm_t *comm, const void *in, void *out,
+                                                   uint64_t count, inspan_dtype_t dtype, inspan_op_t **op);
+
+/* What goes to one rank, or comes from it. */
+typedef struct inspan_part {
+    void *data;     /* (count) of what is sent, only read */
+    uint64_t count; /* elements, 0 allowed */
+} inspan_part_t;
+
+/*
+ * Exchanges: root gets in (count) of rank r in parts[r], its own too; root gives parts[r] to rank r's out
+ * (count); every rank gives to[r] to rank r and gets from[r] from it. parts, to, from: (world) read at once
+ * (on the other ranks of a gather or scatter not read at all); what they point to is the caller's until the
+ * operation finishes, and parts do not overlap where one is written. Both ends must name the same count and
+ * dtype, else MISMATCH. They are made of sends and receives, two per rank at the most (LIMIT: with them more
+ * than 256 operations would be pending), in call order of their kind: they finish when this rank's parts are
+ * there and gone, and no order with other collectives is checked.
+ */
+INSPAN_API inspan_status_t inspan_gather(inspan_comm_t *comm, const void *in, uint64_t count,
+                                         const inspan_part_t *parts, inspan_dtype_t dtype, uint32_t root,
+                                         inspan_op_t **op);
+INSPAN_API inspan_status_t inspan_scatter(inspan_comm_t *comm, const inspan_part_t *parts, void *out,
+                                          uint64_t count, inspan_dtype_t dtype, uint32_t root,
+                                          inspan_op_t **op);
+INSPAN_API inspan_status_t inspan_alltoall(inspan_comm_t *comm, const inspan_part_t *to,
+                                           const inspan_part_t *from, inspan_dtype_t dtype, inspan_op_t **op);
+
 /*
  * Start sending count elements to rank `to`, or receiving them from rank `from` (also oneself). Of one
  * sender, one receiver and one tag, the first send meets the first receive, the second the second, ...; other
  * tags go their own way. Both must name the same count and dtype, else MISMATCH for all, naming both. Data
  * moves when both sides have started, straight into the receiver's memory: a send finishes when data may be
  * overwritten, which is never before its receive has been started, so start the receives before waiting for a
- * send. data is the caller's and stays untouched (send) or unread (receive) until then; the two must not
- * overlap where they are one rank's. Does not block; handle and errors as of inspan_allreduce.
+ * send. Tags are below UINT32_MAX - 15. data is the caller's and stays untouched (send) or unread (receive)
+ * until then; the two must not overlap where they are one rank's. Does not block; handle and errors as of
+ * inspan_allreduce.
  */
 INSPAN_API inspan_status_t inspan_send(inspan_comm_t *comm, const void *data, uint64_t count,
                                        inspan_dtype_t dtype, uint32_t to, uint32_t tag, inspan_op_t **op);

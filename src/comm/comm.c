@@ -13,7 +13,8 @@
 
 const char *comm_dtype_name(uint8_t dtype)
 {
-    static const char *const names[INSPAN_DTYPES] = {"fp32", "fp64", "fp16", "bf16", "int32", "int64"};
+    static const char *const names[INSPAN_DTYPES] = {"fp32",  "fp64",  "fp16", "bf16", "int32",
+                                                     "int64", "uint8", "int8", "int16"};
     return dtype < INSPAN_DTYPES ? names[dtype] : "unknown";
 }
 
@@ -33,8 +34,12 @@ void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint
 {
     static const char *const collectives[] = {"allreduce", "reduce-scatter", "all-gather", "broadcast",
                                               "barrier"};
-    static const char *const reductions[] = {"sum", "min", "max"};
-    const char *name = call->collective <= SCHED_BARRIER ? collectives[call->collective] : "unknown";
+    const bool reduce = call->collective == SCHED_REDUCE_SCATTER && call->owners == SCHED_BY_ROOT;
+    static const char *const reductions[INSPAN_REDUCTIONS] = {
+        "sum", "min", "max", "product", "bitwise and", "bitwise or", "bitwise xor"};
+    const char *name = reduce                              ? "reduce"
+                       : call->collective <= SCHED_BARRIER ? collectives[call->collective]
+                                                           : "unknown";
     int used = snprintf(text, size, "%s #%llu", name, (unsigned long long)seq);
     if (call->collective >= SCHED_BARRIER || used < 0 || (size_t)used >= size) return;
     char bytes[32];
@@ -45,6 +50,8 @@ void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint
         used += snprintf(text + used, size - (size_t)used, " %s", reductions[call->reduction]);
     else if (call->collective == SCHED_BROADCAST && call->root < comm->world)
         snprintf(text + used, size - (size_t)used, " from rank %u", comm_number(comm, call->root));
+    if (reduce && call->root < comm->world && (size_t)used < size)
+        snprintf(text + used, size - (size_t)used, " to rank %u", comm_number(comm, call->root));
     if (call->wire != INSPAN_WIRE_FP32 && (size_t)used < size)
         snprintf(text + used, size - (size_t)used, ", %s on the wire",
                  inspan_wire_name((inspan_wire_t)call->wire));
@@ -234,14 +241,18 @@ static sched_algorithm_t choose(const inspan_comm_t *comm, sched_collective_t co
     return algorithm;
 }
 
-static bool overlap(const void *a, const void *b, uint64_t bytes)
+bool comm_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
 {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-    return bytes > 0 && (x < y ? y - x : x - y) < bytes;
+    return a_bytes > 0 && b_bytes > 0 && (x < y ? y - x < a_bytes : x - y < b_bytes);
 }
 
-/* A handle for a new operation; with the lock held. */
-static inspan_status_t take_op(inspan_comm_t *comm, uint64_t bytes, inspan_op_t **out)
+static bool overlap(const void *a, const void *b, uint64_t bytes)
+{
+    return comm_overlap(a, bytes, b, bytes);
+}
+
+inspan_status_t comm_take_op(inspan_comm_t *comm, uint64_t bytes, inspan_op_t **out)
 {
     inspan_op_t *op = comm->free_ops;
     if (comm->failed) return comm->cause.status;
@@ -260,7 +271,7 @@ static inspan_status_t enqueue(inspan_comm_t *comm, comm_run_t *run, inspan_op_t
 {
     pthread_mutex_lock(&comm->lock);
     inspan_op_t *op = NULL;
-    const inspan_status_t status = take_op(comm, run->plan->bytes, &op);
+    const inspan_status_t status = comm_take_op(comm, run->plan->bytes, &op);
     if (status != INSPAN_OK) {
         plan_return_run(run);
         pthread_mutex_unlock(&comm->lock);
@@ -278,13 +289,13 @@ static inspan_status_t enqueue(inspan_comm_t *comm, comm_run_t *run, inspan_op_t
     return INSPAN_OK;
 }
 
-/* What its shape says of a call; its algorithm and layout come with the plan. */
-static data_call_t call_of(sched_collective_t collective, uint64_t count, inspan_dtype_t dtype,
-                           inspan_reduction_t reduction)
+data_call_t comm_call_of(sched_collective_t collective, uint64_t count, inspan_dtype_t dtype,
+                         inspan_reduction_t reduction)
 {
     return (data_call_t){.collective = (uint8_t)collective,
                          .dtype = (unsigned)dtype < INSPAN_DTYPES ? (uint8_t)dtype : INSPAN_DTYPES,
-                         .reduction = (unsigned)reduction <= INSPAN_MAX ? (uint8_t)reduction : INSPAN_MAX + 1,
+                         .reduction =
+                             (unsigned)reduction < INSPAN_REDUCTIONS ? (uint8_t)reduction : INSPAN_REDUCTIONS,
                          .count = count};
 }
 
@@ -292,7 +303,9 @@ static bool valid(const inspan_comm_t *comm, const data_call_t *call, const void
                   const float *error)
 {
     const size_t size = inspan_dtype_size((inspan_dtype_t)call->dtype);
-    if (comm == NULL || size == 0 || call->reduction > INSPAN_MAX || call->root >= comm->world) return false;
+    if (comm == NULL || call->root >= comm->world ||
+        !inspan_reduces((inspan_dtype_t)call->dtype, (inspan_reduction_t)call->reduction))
+        return false;
     if (call->wire >= INSPAN_WIRES || call->count > INT64_MAX / size || call->exact_tail > call->count)
         return false;
     const uint64_t bytes = call->count * size;
@@ -313,10 +326,10 @@ static void choose_for(const inspan_comm_t *comm, data_call_t *call)
         call->exact_tail = 0;
 }
 
-static inspan_status_t start(inspan_comm_t *comm, data_call_t call, const void *in, void *out, float *error,
-                             inspan_op_t **op)
+inspan_status_t comm_start(inspan_comm_t *comm, data_call_t call, const comm_buffers_t *buffers,
+                           inspan_op_t **op)
 {
-    if (op == NULL || !valid(comm, &call, in, out, error)) return INSPAN_INVALID;
+    float *error = buffers->error;
     pthread_mutex_lock(&comm->lock);
     const inspan_status_t failed = comm->failed ? comm->cause.status : INSPAN_OK;
     pthread_mutex_unlock(&comm->lock);
@@ -328,8 +341,10 @@ static inspan_status_t start(inspan_comm_t *comm, data_call_t call, const void *
     if (status == INSPAN_OK) status = plan_get(comm, &call, &plan);
     if (status == INSPAN_OK) status = plan_take_run(comm, plan, &run);
     if (status != INSPAN_OK) return status;
-    run->in = in;
-    run->out = out;
+    run->in = buffers->in;
+    run->out = buffers->out;
+    run->in_first = buffers->in_first;
+    run->out_first = buffers->out_first;
     run->error = error;
     /* What goes as it is loses nothing. */
     const uint64_t exact = call.wire == INSPAN_WIRE_FP32 ? call.count : call.exact_tail;
@@ -337,10 +352,18 @@ static inspan_status_t start(inspan_comm_t *comm, data_call_t call, const void *
     return enqueue(comm, run, op);
 }
 
+static inspan_status_t start(inspan_comm_t *comm, data_call_t call, const void *in, void *out, float *error,
+                             inspan_op_t **op)
+{
+    const comm_buffers_t buffers = {.in = in, .out = out, .error = error};
+    if (op == NULL || !valid(comm, &call, in, out, error)) return INSPAN_INVALID;
+    return comm_start(comm, call, &buffers, op);
+}
+
 inspan_status_t inspan_allreduce(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                  inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op)
 {
-    return start(comm, call_of(SCHED_ALLREDUCE, count, dtype, reduction), in, out, NULL, op);
+    return start(comm, comm_call_of(SCHED_ALLREDUCE, count, dtype, reduction), in, out, NULL, op);
 }
 
 inspan_status_t inspan_allreduce_wire(inspan_comm_t *comm, const float *in, float *out, float *error,
@@ -348,7 +371,7 @@ inspan_status_t inspan_allreduce_wire(inspan_comm_t *comm, const float *in, floa
                                       inspan_op_t **op)
 {
     if ((unsigned)wire >= INSPAN_WIRES) return INSPAN_INVALID;
-    data_call_t call = call_of(SCHED_ALLREDUCE, count, INSPAN_FP32, INSPAN_SUM);
+    data_call_t call = comm_call_of(SCHED_ALLREDUCE, count, INSPAN_FP32, INSPAN_SUM);
     call.wire = (uint8_t)wire;
     call.exact_tail = exact_tail;
     return start(comm, call, in, out, error, op);
@@ -357,26 +380,34 @@ inspan_status_t inspan_allreduce_wire(inspan_comm_t *comm, const float *in, floa
 inspan_status_t inspan_reduce_scatter(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                       inspan_dtype_t dtype, inspan_reduction_t reduction, inspan_op_t **op)
 {
-    return start(comm, call_of(SCHED_REDUCE_SCATTER, count, dtype, reduction), in, out, NULL, op);
+    return start(comm, comm_call_of(SCHED_REDUCE_SCATTER, count, dtype, reduction), in, out, NULL, op);
 }
 
 inspan_status_t inspan_allgather(inspan_comm_t *comm, const void *in, void *out, uint64_t count,
                                  inspan_dtype_t dtype, inspan_op_t **op)
 {
-    return start(comm, call_of(SCHED_ALLGATHER, count, dtype, INSPAN_SUM), in, out, NULL, op);
+    return start(comm, comm_call_of(SCHED_ALLGATHER, count, dtype, INSPAN_SUM), in, out, NULL, op);
 }
 
 inspan_status_t inspan_broadcast(inspan_comm_t *comm, void *data, uint64_t count, inspan_dtype_t dtype,
                                  uint32_t root, inspan_op_t **op)
 {
-    data_call_t call = call_of(SCHED_BROADCAST, count, dtype, INSPAN_SUM);
+    data_call_t call = comm_call_of(SCHED_BROADCAST, count, dtype, INSPAN_SUM);
     call.root = root;
     return start(comm, call, data, data, NULL, op);
 }
 
 inspan_status_t inspan_barrier(inspan_comm_t *comm, inspan_op_t **op)
 {
-    return start(comm, call_of(SCHED_BARRIER, 0, INSPAN_FP32, INSPAN_SUM), NULL, NULL, NULL, op);
+    return start(comm, comm_call_of(SCHED_BARRIER, 0, INSPAN_FP32, INSPAN_SUM), NULL, NULL, NULL, op);
+}
+
+void comm_queue_transfer(inspan_comm_t *comm, inspan_op_t *op, const comm_transfer_t *what)
+{
+    op->transfer = *what;
+    op->transfer.op = op;
+    op->transfer.bytes = what->count * inspan_dtype_size((inspan_dtype_t)what->dtype);
+    transfer_push(&comm->queued_transfers, &op->transfer);
 }
 
 static inspan_status_t start_transfer(inspan_comm_t *comm, bool receive, void *data, uint64_t count,
@@ -384,20 +415,19 @@ static inspan_status_t start_transfer(inspan_comm_t *comm, bool receive, void *d
 {
     const size_t size = inspan_dtype_size(dtype);
     if (comm == NULL || out == NULL || size == 0 || peer >= comm->world) return INSPAN_INVALID;
+    if (tag >= COMM_TAGS) return INSPAN_INVALID;
     if (count > INT64_MAX / size || (count > 0 && data == NULL)) return INSPAN_INVALID;
     inspan_op_t *op = NULL;
     pthread_mutex_lock(&comm->lock);
-    const inspan_status_t status = take_op(comm, count * size, &op);
+    const inspan_status_t status = comm_take_op(comm, count * size, &op);
     if (op != NULL) {
-        comm_transfer_t *transfer = &op->transfer;
-        transfer->receive = receive;
-        transfer->dtype = (uint8_t)dtype;
-        transfer->peer = peer;
-        transfer->tag = tag;
-        transfer->data = data;
-        transfer->count = count;
-        transfer->bytes = count * size;
-        transfer_push(&comm->queued_transfers, transfer);
+        const comm_transfer_t what = {.receive = receive,
+                                      .dtype = (uint8_t)dtype,
+                                      .peer = peer,
+                                      .tag = tag,
+                                      .data = data,
+                                      .count = count};
+        comm_queue_transfer(comm, op, &what);
     }
     pthread_mutex_unlock(&comm->lock);
     if (status != INSPAN_OK) return status;
@@ -426,6 +456,12 @@ static void release(inspan_op_t *op)
     op->state = OP_FREE;
     op->next_free = op->comm->free_ops;
     op->comm->free_ops = op;
+}
+
+void comm_return_op(inspan_comm_t *comm, inspan_op_t *op)
+{
+    if (--comm->pending == 0) comm->busy += os_now() - comm->busy_since;
+    release(op);
 }
 
 void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)

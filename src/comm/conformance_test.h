@@ -45,6 +45,7 @@ extern int conformance_failures;
 #endif
 
 int transfer_conformance_run(const harness_t *harness); /* sends and receives; called by the next */
+int exchange_conformance_run(const harness_t *harness); /* exchanges and blocks; too */
 int conformance_run(const harness_t *harness);
 
 #endif

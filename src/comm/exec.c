@@ -230,8 +230,8 @@ void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq)
                       *other = &comm->peers[peer].calls[seq % COMM_RING].call;
     const bool same_kind = own->collective == other->collective && own->dtype == other->dtype &&
                            own->reduction == other->reduction && own->wire == other->wire &&
-                           own->exact_tail == other->exact_tail && own->root == other->root &&
-                           own->count == other->count;
+                           own->exact_tail == other->exact_tail && own->owners == other->owners &&
+                           own->root == other->root && own->count == other->count;
     if (same_kind && own->algorithm == other->algorithm && own->layout == other->layout) return;
     char texts[2][INSPAN_NAME_MAX + 32];
     comm_describe_call(comm, own, seq, texts[0], sizeof texts[0]);

@@ -7,6 +7,8 @@
  *   rx.c tx.c  frames in and out of a byte stream
  *   stage.c    pages for bytes that came early
  *   transfer.c sends and receives: who meets whom, what goes next
+ *   exchange.c gather, scatter, all-to-all: transfers under one handle
+ *   blocks.c   reduce, reduce-scatter and all-gather with only the own part in memory
  *   tune.c     the links as measured, and what is chosen by them
  *   fail.c     the first failure: spread, settle, finish everything
  *   message.c  small messages
@@ -51,6 +53,12 @@
 #define COMM_EAGER_BUDGET 65536
 #define COMM_EAGER_MOST   16384 /* staged bytes to one peer of an operation that may go eagerly */
 #define COMM_NONE         UINT32_MAX
+
+/* Tags of sends and receives from here on are the communicator's own: of the parts of an exchange. */
+#define COMM_TAGS         (UINT32_MAX - 15)
+#define COMM_TAG_GATHER   (COMM_TAGS + 0)
+#define COMM_TAG_SCATTER  (COMM_TAGS + 1)
+#define COMM_TAG_ALLTOALL (COMM_TAGS + 2)
 #define RECV_STARTED      UINT8_MAX /* in run->waits: a RECV takes its data directly from now on */
 
 _Static_assert((COMM_RING & (COMM_RING - 1)) == 0 && COMM_RING > COMM_MAX_OPS + 2 * COMM_MAX_AHEAD,
@@ -118,6 +126,7 @@ struct comm_run {
     ns_t since;
     const uint8_t *in;
     uint8_t *out, *tmp;
+    uint64_t in_first, out_first; /* elements of the whole buffer that lie before in, out */
     uint8_t
         *encoded;   /* (encoded_bytes) sums as they go out: encoded once, however many there are to send to */
     float *error;   /* (count) or NULL: what rounding took away */
@@ -188,6 +197,8 @@ struct inspan_op {
     void *done_context;
     inspan_op_t *next_free;
     comm_transfer_t transfer;
+    uint32_t parts_left; /* of an exchange; I/O thread, once it is started */
+    inspan_status_t parts_status;
 };
 
 /* ---- Peers ----------------------------------------------------------------------------------- */
@@ -427,7 +438,28 @@ static inline uint64_t pages_cost(uint64_t bytes)
     return bytes == 0 ? COMM_PAGE : (bytes + COMM_PAGE - 1) / COMM_PAGE * COMM_PAGE;
 }
 
+/* Where an operation's data lie. in_first, out_first: elements of the whole that lie before in and out, which
+ * are never touched. */
+typedef struct comm_buffers {
+    const void *in;
+    void *out;
+    float *error; /* or NULL */
+    uint64_t in_first, out_first;
+} comm_buffers_t;
+
 /* comm.c */
+/* What its shape says of a call; its algorithm and layout come with the plan. */
+data_call_t comm_call_of(sched_collective_t collective, uint64_t count, inspan_dtype_t dtype,
+                         inspan_reduction_t reduction);
+/* Start it; arguments were checked. NO_MEMORY, LIMIT, or the cause's status. */
+inspan_status_t comm_start(inspan_comm_t *comm, data_call_t call, const comm_buffers_t *buffers,
+                           inspan_op_t **op);
+bool comm_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes);
+/* With the lock held: a handle for a new operation (LIMIT, ABORTED, or the cause's status); give one back
+ * that was not used; hand a transfer over (what: receive, dtype, peer, tag, data, count). */
+inspan_status_t comm_take_op(inspan_comm_t *comm, uint64_t bytes, inspan_op_t **op);
+void comm_return_op(inspan_comm_t *comm, inspan_op_t *op);
+void comm_queue_transfer(inspan_comm_t *comm, inspan_op_t *op, const comm_transfer_t *what);
 inspan_status_t comm_create(const comm_options_t *options, const comm_transport_t *transport, void *self,
                             inspan_comm_t **comm, inspan_error_t *err);
 void comm_free(inspan_comm_t *comm); /* not its transport */

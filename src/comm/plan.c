@@ -65,7 +65,8 @@ bool plan_whole(const comm_plan_t *plan, uint32_t op, uint64_t bytes, uint64_t l
 uint8_t *run_place(const comm_run_t *run, uint32_t op, sched_buffer_t buffer, uint64_t moved)
 {
     const sched_op_t *what = &run->plan->schedule->ops[op];
-    const uint64_t first = buffer == SCHED_TMP ? what->tmp_offset : chunk_of(run->plan, op)->first;
+    const uint64_t before = buffer == SCHED_IN ? run->in_first : buffer == SCHED_OUT ? run->out_first : 0;
+    const uint64_t first = buffer == SCHED_TMP ? what->tmp_offset : chunk_of(run->plan, op)->first - before;
     uint8_t *base = buffer == SCHED_IN    ? (uint8_t *)(uintptr_t)run->in
                     : buffer == SCHED_OUT ? run->out
                                           : run->tmp;
@@ -216,6 +217,7 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
     plan->bytes = call->count * plan->element_size;
     sched_request_t request = {.collective = (sched_collective_t)call->collective,
                                .algorithm = (sched_algorithm_t)call->algorithm,
+                               .owners = (sched_owners_t)call->owners,
                                .world = comm->world,
                                .rank = comm->rank,
                                .root = call->root,
@@ -242,8 +244,9 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
 static bool same_call(const data_call_t *a, const data_call_t *b)
 {
     return a->collective == b->collective && a->algorithm == b->algorithm && a->dtype == b->dtype &&
-           a->reduction == b->reduction && a->wire == b->wire && a->root == b->root && a->count == b->count &&
-           a->exact_tail == b->exact_tail && a->layout == b->layout;
+           a->reduction == b->reduction && a->wire == b->wire && a->owners == b->owners &&
+           a->root == b->root && a->count == b->count && a->exact_tail == b->exact_tail &&
+           a->layout == b->layout;
 }
 
 /* The slot of the plan that was not used for the longest time and is not in use now; COMM_MAX_PLANS: none. */

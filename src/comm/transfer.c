@@ -207,9 +207,17 @@ const comm_transfer_t *transfer_oldest(const inspan_comm_t *comm)
 void transfer_describe(const comm_transfer_t *transfer, char *text, size_t size)
 {
     char bytes[32];
-    snprintf(text, size, "%s rank %u, tag %u, %s of %s", transfer->receive ? "receive from" : "send to",
-             comm_number(transfer->op->comm, transfer->peer), transfer->tag,
-             units_format_size(transfer->bytes, bytes, sizeof bytes), comm_dtype_name(transfer->dtype));
+    static const char *const exchanges[] = {"gather", "scatter", "all-to-all"};
+    const uint32_t own = transfer->tag - COMM_TAGS;
+    const char *way = transfer->receive ? "receive from" : "send to";
+    const uint32_t peer = comm_number(transfer->op->comm, transfer->peer);
+    units_format_size(transfer->bytes, bytes, sizeof bytes);
+    if (transfer->tag >= COMM_TAGS && own < sizeof exchanges / sizeof exchanges[0])
+        snprintf(text, size, "%s, %s rank %u, %s of %s", exchanges[own], way, peer, bytes,
+                 comm_dtype_name(transfer->dtype));
+    else
+        snprintf(text, size, "%s rank %u, tag %u, %s of %s", way, peer, transfer->tag, bytes,
+                 comm_dtype_name(transfer->dtype));
 }
 
 void transfer_drop_all(inspan_comm_t *comm, inspan_status_t status)

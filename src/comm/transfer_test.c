@@ -140,7 +140,7 @@ typedef struct letter {
 /* The model: the n letters of one rank to another, in the order in which they are sent. */
 static void write_letters(letter_t *letters, uint32_t n, uint64_t seed, uint32_t from, uint32_t to)
 {
-    static const uint32_t tags[] = {0, 1, 2, UINT32_MAX};
+    static const uint32_t tags[] = {0, 1, 2, UINT32_MAX - 16};
     rng_t rng;
     rng_seed(&rng, seed, 100 + from * 16 + to);
     for (uint32_t i = 0; i < n; i++) {
@@ -506,6 +506,7 @@ static void limits_and_arguments(void **state)
     assert_int_equal(inspan_receive(comm, &x, 1, INSPAN_FP32, 2, 0, &op), INSPAN_INVALID);
     assert_int_equal(inspan_send(comm, NULL, 1, INSPAN_FP32, 1, 0, &op), INSPAN_INVALID);
     assert_int_equal(inspan_receive(comm, &x, 1, INSPAN_DTYPES, 1, 0, &op), INSPAN_INVALID);
+    assert_int_equal(inspan_send(comm, &x, 1, INSPAN_FP32, 1, UINT32_MAX - 15, &op), INSPAN_INVALID);
     assert_int_equal(inspan_send(comm, &x, UINT64_MAX / 2, INSPAN_FP32, 1, 0, &op), INSPAN_INVALID);
     assert_int_equal(inspan_send(comm, &x, 1, INSPAN_FP32, 1, 0, NULL), INSPAN_INVALID);
     harness->close(&world);

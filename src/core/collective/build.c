@@ -63,6 +63,24 @@ void builder_chunks_plain(builder_t *builder, uint32_t owner)
     cut(builder, 0, count, owner, false);
 }
 
+/* What of the first `count` elements is owner's. */
+static void share_of(const sched_request_t *request, const double *weights, uint64_t count, uint32_t owner,
+                     uint64_t *first, uint64_t *n)
+{
+    const uint64_t block = count / request->world;
+    switch (request->owners) {
+    case SCHED_BY_BLOCKS:
+        *first = owner * block;
+        *n = block;
+        break;
+    case SCHED_BY_ROOT:
+        *first = owner <= request->root ? 0 : count;
+        *n = owner == request->root ? count : 0;
+        break;
+    default: sched_shard(count, request->world, weights, owner, first, n); break;
+    }
+}
+
 /* Who has the end of the last shard: an exact tail is his, too. */
 static uint32_t last_owner(const sched_request_t *request, const double *weights)
 {
@@ -78,7 +96,7 @@ void builder_chunks_sharded(builder_t *builder, const double *weights)
                    count = request->count - tail;
     uint64_t pieces = pieces_of(tail, at_most), first = 0, n = 0;
     for (uint32_t owner = 0; owner < request->world; owner++) {
-        sched_shard(count, request->world, weights, owner, &first, &n);
+        share_of(request, weights, count, owner, &first, &n);
         pieces += pieces_of(n, at_most);
     }
     reserve_chunks(builder, pieces);
@@ -86,7 +104,7 @@ void builder_chunks_sharded(builder_t *builder, const double *weights)
     if (builder->shard_first == NULL) builder->status = INSPAN_NO_MEMORY;
     if (builder->status != INSPAN_OK) return;
     for (uint32_t owner = 0; owner < request->world; owner++) {
-        sched_shard(count, request->world, weights, owner, &first, &n);
+        share_of(request, weights, count, owner, &first, &n);
         builder->shard_first[owner] = builder->schedule->n_chunks;
         cut(builder, first, n, owner, false);
         if (owner == last_owner(request, weights)) cut(builder, count, tail, owner, true);
@@ -229,7 +247,12 @@ static bool valid(const sched_request_t *request)
 {
     if (!sched_supports(request->collective, request->algorithm)) return false;
     if (request->world == 0 || request->world == SCHED_NONE || request->rank >= request->world) return false;
-    if (request->collective == SCHED_BROADCAST && request->root >= request->world) return false;
+    const bool scattered =
+        request->collective == SCHED_REDUCE_SCATTER || request->collective == SCHED_ALLGATHER;
+    if (request->owners != SCHED_BY_SHARDS && (!scattered || request->owners >= SCHED_OWNERS)) return false;
+    if (request->owners == SCHED_BY_BLOCKS && request->count % request->world != 0) return false;
+    const bool rooted = request->collective == SCHED_BROADCAST || request->owners == SCHED_BY_ROOT;
+    if (rooted && request->root >= request->world) return false;
     if (request->collective == SCHED_BARRIER) return true;
     if (request->element_size == 0 || request->chunk_bytes == 0) return false;
     if (request->exact_tail > request->count) return false;

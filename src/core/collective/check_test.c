@@ -95,6 +95,12 @@ static void every_schedule_is_proved(void **state)
                     request.element_size = 1u << rng_below(&rng, 4);
                     request.chunk_bytes = 64 + rng_below(&rng, 2000);
                     must_be_right(&request);
+                    if (collective != SCHED_REDUCE_SCATTER && collective != SCHED_ALLGATHER) continue;
+                    request.owners = SCHED_BY_ROOT;
+                    must_be_right(&request);
+                    request.owners = SCHED_BY_BLOCKS;
+                    request.count *= world;
+                    must_be_right(&request);
                 }
     }
 }

@@ -55,6 +55,14 @@ typedef enum sched_buffer { SCHED_IN, SCHED_OUT, SCHED_TMP } sched_buffer_t;
 
 #define SCHED_NONE UINT32_MAX
 
+/* Whose which elements are, of a reduce-scatter or an all-gather. */
+typedef enum sched_owners {
+    SCHED_BY_SHARDS, /* sched_shard                                                     */
+    SCHED_BY_BLOCKS, /* rank i has the i-th of `world` blocks of the same length        */
+    SCHED_BY_ROOT,   /* the root has all: a reduce-scatter is then a reduce to the root */
+    SCHED_OWNERS
+} sched_owners_t;
+
 typedef struct sched_chunk {
     uint64_t first, count; /* elements */
     uint32_t owner;        /* rank whose shard it is; SCHED_NONE where all reduce it (one-shot, doubling) */
@@ -88,8 +96,9 @@ bool sched_supports(sched_collective_t collective, sched_algorithm_t algorithm);
 typedef struct sched_request {
     sched_collective_t collective;
     sched_algorithm_t algorithm; /* not every pair exists: sched_supports */
-    uint32_t world, rank, root;  /* world >= 1, root for broadcast */
-    uint64_t count;              /* elements, 0 allowed */
+    sched_owners_t owners;       /* reduce-scatter and all-gather; else SCHED_BY_SHARDS */
+    uint32_t world, rank, root;  /* world >= 1, root for broadcast and SCHED_BY_ROOT */
+    uint64_t count;              /* elements, 0 allowed; by blocks: a multiple of world */
     uint64_t exact_tail; /* of them, at the end: chunks of their own that are exact. Direct all-reduce only */
     uint32_t element_size; /* bytes */
     uint64_t chunk_bytes;  /* at most this much in one chunk, > 0 */

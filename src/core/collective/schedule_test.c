@@ -104,12 +104,23 @@ static void play(rank_run_t *ranks, uint32_t world, rng_t *rng)
     }
 }
 
+/* What of the elements is rank's. */
+static void share(const sched_request_t *request, const double *weights, uint32_t rank, uint64_t *first,
+                  uint64_t *n)
+{
+    sched_shard(request->count, request->world, weights, rank, first, n);
+    if (request->owners == SCHED_BY_BLOCKS)
+        *n = request->count / request->world, *first = rank * *n;
+    else if (request->owners == SCHED_BY_ROOT)
+        *first = 0, *n = rank == request->root ? request->count : 0;
+}
+
 static bool holds(const sched_request_t *request, uint32_t rank, uint64_t element)
 {
     if (request->collective == SCHED_BARRIER) return false;
     if (request->collective != SCHED_REDUCE_SCATTER) return true;
     uint64_t first = 0, n = 0;
-    sched_shard(request->count, request->world, request->weights, rank, &first, &n);
+    share(request, request->weights, rank, &first, &n);
     return element >= first && element - first < n;
 }
 
@@ -118,7 +129,7 @@ static uint32_t owner_of(const sched_request_t *request, const double *weights, 
     for (uint32_t rank = 0;; rank++) {
         uint64_t first = 0, n = 0;
         assert_true(rank < request->world);
-        sched_shard(request->count, request->world, weights, rank, &first, &n);
+        share(request, weights, rank, &first, &n);
         if (element >= first && element - first < n) return rank;
     }
 }
@@ -152,7 +163,7 @@ static float sum_of_tree(const float *input, const uint32_t *of, uint32_t from, 
 static float sum_by_trees(const sched_request_t *request, const float *input, uint64_t element)
 {
     const uint32_t n = request->world, top = 2 * (n / 2 / 2) + 1;
-    uint32_t of[2][MOST_RANKS];
+    uint32_t of[2][MOST_RANKS] = {{0}};
     double weights[MOST_RANKS] = {0};
     for (uint32_t i = 0; i < n; i++) {
         of[0][i] = i;
@@ -248,16 +259,21 @@ static void every_schedule_computes_the_promised_sum(void **state)
                     uint64_t bytes = chunk_bytes[rng_below(&rng, 5)];
                     if (counts[c] * world > 1000 && bytes < 256) bytes = 256; /* this executor is quadratic */
                     const bool rounds = collective == SCHED_ALLREDUCE && algorithm == SCHED_DIRECT;
-                    const sched_request_t request = {.collective = collective,
-                                                     .algorithm = algorithm,
-                                                     .world = world,
-                                                     .root = (uint32_t)rng_below(&rng, world),
-                                                     .count = counts[c],
-                                                     .exact_tail =
-                                                         rounds ? rng_below(&rng, counts[c] + 1) : 0,
-                                                     .element_size = 4,
-                                                     .chunk_bytes = bytes,
-                                                     .weights = rng_below(&rng, 2) ? weights : NULL};
+                    sched_request_t request = {.collective = collective,
+                                               .algorithm = algorithm,
+                                               .world = world,
+                                               .root = (uint32_t)rng_below(&rng, world),
+                                               .count = counts[c],
+                                               .exact_tail = rounds ? rng_below(&rng, counts[c] + 1) : 0,
+                                               .element_size = 4,
+                                               .chunk_bytes = bytes,
+                                               .weights = rng_below(&rng, 2) ? weights : NULL};
+                    try(&request, &rng);
+                    if (collective != SCHED_REDUCE_SCATTER && collective != SCHED_ALLGATHER) continue;
+                    request.owners = SCHED_BY_ROOT;
+                    try(&request, &rng);
+                    request.owners = SCHED_BY_BLOCKS;
+                    request.count -= request.count % world;
                     try(&request, &rng);
                 }
 }
@@ -327,8 +343,8 @@ static void bad_requests_are_refused(void **state)
                                   .count = 10,
                                   .element_size = 4,
                                   .chunk_bytes = 64};
-    sched_request_t bad[13];
-    for (int i = 0; i < 13; i++) bad[i] = good;
+    sched_request_t bad[17];
+    for (int i = 0; i < 17; i++) bad[i] = good;
     bad[0].world = 0;
     bad[1].rank = 2;
     bad[2].element_size = 0;
@@ -342,8 +358,13 @@ static void bad_requests_are_refused(void **state)
     bad[10].collective = SCHED_BROADCAST, bad[10].root = 2;
     bad[11].collective = SCHED_ALLGATHER, bad[11].algorithm = SCHED_ONE_SHOT;
     bad[12].exact_tail = 11;
+    bad[13].owners = SCHED_BY_ROOT; /* of an all-reduce */
+    for (int i = 14; i < 17; i++) bad[i].collective = SCHED_ALLGATHER, bad[i].algorithm = SCHED_RING;
+    bad[14].owners = SCHED_OWNERS;
+    bad[15].owners = SCHED_BY_ROOT, bad[15].root = 2;
+    bad[16].owners = SCHED_BY_BLOCKS, bad[16].count = 11;
     schedule_t *schedule = NULL;
-    for (int i = 0; i < 13; i++) {
+    for (int i = 0; i < 17; i++) {
         assert_int_equal(sched_build(&bad[i], &schedule), INSPAN_INVALID);
         assert_null(schedule);
     }

@@ -138,6 +138,7 @@ void data_encode_call(const data_call_t *call, uint8_t bytes[DATA_CALL_BYTES])
     bytes[3] = call->reduction;
     put_u32(bytes + 4, call->root);
     bytes[8] = call->wire;
+    bytes[9] = call->owners;
     put_u32(bytes + 12, call->exact_tail);
     put_u64(bytes + 16, call->count);
     put_u64(bytes + 24, call->layout);
@@ -152,11 +153,12 @@ inspan_status_t data_decode_call(const uint8_t bytes[DATA_CALL_BYTES], data_call
                           .reduction = bytes[3],
                           .root = get_u32(bytes + 4),
                           .wire = bytes[8],
+                          .owners = bytes[9],
                           .exact_tail = get_u32(bytes + 12),
                           .count = get_u64(bytes + 16),
                           .layout = get_u64(bytes + 24),
                           .window = get_u64(bytes + 32)};
-    if (call->dtype >= INSPAN_DTYPES || call->reduction > INSPAN_MAX || call->wire >= INSPAN_WIRES)
+    if (call->dtype >= INSPAN_DTYPES || call->reduction >= INSPAN_REDUCTIONS || call->wire >= INSPAN_WIRES)
         return INSPAN_CORRUPT;
     return INSPAN_OK;
 }

@@ -51,7 +51,7 @@
 
 #define DATA_MAGIC         0x44505349u /* "ISPD" */
 #define DATA_MAJOR         2           /* 2: COMMIT carries shares of the sums */
-#define DATA_MINOR         1           /* 1: wire types */
+#define DATA_MINOR         2           /* 1: wire types; 2: small integers, products, blocks, roots */
 #define DATA_HELLO_BYTES   96
 #define DATA_WELCOME_BYTES 96
 #define DATA_SIGNED_BYTES  64 /* of a WELCOME: what its MAC covers */
@@ -132,11 +132,12 @@ typedef struct data_frame {
  *        3    1 reduction
  *        4    4 root
  *        8    1 wire type
- *        9    3 zero
+ *        9    1 whose which elements are (sched_owners_t of core/collective/schedule.h)
+ *       10    2 zero
  *       12    4 elements at the end that go as they are
  */
 typedef struct data_call {
-    uint8_t collective, algorithm, dtype, reduction, wire;
+    uint8_t collective, algorithm, dtype, reduction, wire, owners;
     uint32_t root, exact_tail;
     uint64_t count, layout, window;
 } data_call_t;
