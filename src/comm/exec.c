@@ -421,13 +421,17 @@ void exec_wake(inspan_comm_t *comm)
     transfer_queue_t transfers = comm->queued_transfers;
     comm->queued_transfers = (transfer_queue_t){0};
     const bool proposed = comm->proposed, closing = comm->closing && !comm->closed;
+    const ns_t expired = comm->expired;
     comm->proposed = false;
+    comm->expired = 0;
     if (proposed) proposal = comm->proposal;
     for (uint32_t peer = 0; peer < comm->world; peer++)
         if (comm->peers[peer].messages.first != NULL) exec_mark(comm, peer);
     pthread_mutex_unlock(&comm->lock);
 
     if (first != NULL) {
+        const ns_t now = comm->transport->now(comm->transport_self);
+        for (comm_run_t *run = first; run != NULL; run = run->next) run->since = now;
         if (comm->waiting_first == NULL)
             comm->waiting_first = first;
         else
@@ -437,6 +441,7 @@ void exec_wake(inspan_comm_t *comm)
     for (comm_transfer_t *transfer; (transfer = transfer_pop(&transfers)) != NULL;)
         transfer_begin(comm, transfer);
     if (proposed) fail_propose(comm, &proposal);
+    if (expired > 0) fail_expired(comm, expired);
     if (comm->health == COMM_FAILED) exec_drop_all(comm, comm->cause.status);
     message_deliver_kept(comm);
     if (closing && comm->close_until == 0) begin_closing(comm);

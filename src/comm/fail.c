@@ -165,6 +165,63 @@ void fail_protocol(inspan_comm_t *comm, uint32_t peer, const char *what)
     p->deaf = true; /* nothing that follows on this stream can be trusted */
 }
 
+/* The peer that made the fewest calls: operations that have not begun wait for it. */
+static uint32_t furthest_behind(const inspan_comm_t *comm)
+{
+    uint32_t behind = COMM_NONE;
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (peer != comm->rank &&
+            (behind == COMM_NONE || comm->peers[peer].posted < comm->peers[behind].posted))
+            behind = peer;
+    return behind;
+}
+
+/* The first peer that did not call run's operation, or whose data are missing. COMM_NONE: it waits for none
+ * of them. */
+static uint32_t awaited(const inspan_comm_t *comm, const comm_run_t *run, bool *called)
+{
+    const schedule_t *schedule = run->plan->schedule;
+    *called = false;
+    if (run == comm->waiting_first) return furthest_behind(comm);
+    for (uint32_t peer = 0; peer < comm->world; peer++)
+        if (peer != comm->rank && comm->peers[peer].posted < run->seq) return peer;
+    *called = true;
+    for (uint32_t op = 0; op < schedule->n_ops; op++) {
+        const sched_op_t *what = &schedule->ops[op];
+        const bool receives = what->kind == SCHED_RECV || what->kind == SCHED_RECV_REDUCE;
+        if (receives && !run->whole[op]) return what->peer;
+    }
+    for (uint32_t op = 0; op < schedule->n_ops; op++)
+        if (schedule->ops[op].kind == SCHED_SEND && run->moved[op] < plan_bytes(run->plan, op))
+            return schedule->ops[op].peer;
+    return COMM_NONE;
+}
+
+void fail_expired(inspan_comm_t *comm, ns_t pending)
+{
+    if (comm->health != COMM_HEALTHY) return;
+    const ns_t before = comm->transport->now(comm->transport_self) - pending;
+    const comm_run_t *run = comm->n_active > 0 ? exec_run(comm, comm->oldest) : comm->waiting_first;
+    const comm_transfer_t *transfer = transfer_oldest(comm);
+    if (transfer != NULL && (run == NULL || transfer->since < run->since)) {
+        const bool met = transfer->phase == TRANSFER_MOVING && (!transfer->receive || transfer->moved > 0);
+        const char *missing = transfer->receive ? "did not send" : "did not receive";
+        if (transfer->since <= before)
+            fail_peer(comm, transfer->peer, INSPAN_TIMEOUT, "%s in time", met ? "stopped half way" : missing);
+        return;
+    }
+    if (run == NULL || run->since > before) return;
+    bool called = false;
+    const uint32_t peer = awaited(comm, run, &called);
+    if (peer == COMM_NONE)
+        fail_peer(comm, comm->rank, INSPAN_TIMEOUT, "is not through in time");
+    else if (called)
+        fail_peer(comm, peer, INSPAN_TIMEOUT, "made the call, but its data did not come in time");
+    else
+        fail_peer(comm, peer, INSPAN_TIMEOUT, "did not make this call in time (it made %llu)",
+                  (unsigned long long)comm->peers[peer].posted);
+}
+
 /* ---- Listeners ------------------------------------------------------------------------------- */
 
 /* The next one that was not told yet, marked as told; its fn is NULL if there is none. */

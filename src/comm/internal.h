@@ -9,6 +9,7 @@
  *   transfer.c sends and receives: who meets whom, what goes next
  *   exchange.c gather, scatter, all-to-all: transfers under one handle
  *   blocks.c   reduce, reduce-scatter and all-gather with only the own part in memory
+ *   open.c     queue.c: for programs that are no workers: opening, finished operations
  *   tune.c     the links as measured, and what is chosen by them
  *   fail.c     the first failure: spread, settle, finish everything
  *   message.c  small messages
@@ -391,6 +392,7 @@ struct inspan_comm {
     inspan_cause_t cause;
     bool proposed; /* a cause from another thread waits in proposal */
     inspan_cause_t proposal;
+    ns_t expired; /* an operation that is pending for so long has failed, says the caller; 0: none */
     bool closing, closed;
     comm_message_fn on_message;
     void *on_message_context;
@@ -558,6 +560,8 @@ void fail_settle(inspan_comm_t *comm, bool now); /* make the cause final, if its
 void fail_peer(inspan_comm_t *comm, uint32_t peer, inspan_status_t status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void fail_protocol(inspan_comm_t *comm, uint32_t peer, const char *what);
+/* The oldest operation, if it is pending for so long: whom does it wait for? */
+void fail_expired(inspan_comm_t *comm, ns_t pending);
 void fail_tell_listeners(inspan_comm_t *comm);
 
 /* message.c */
