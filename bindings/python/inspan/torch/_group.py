@@ -100,7 +100,11 @@ class ProcessGroupInspan(Backend):
                               members=members, failure_timeout_ns=int(_failure_timeout_s() * 1e9))
             options.key[:] = meeting.key
             if lib().inspan_comm_open(ctypes.byref(options), ctypes.byref(self._comm), ctypes.byref(error)) != Status.OK:
-                raise error.raised(f"rank {self._numbers[rank]} cannot open the group")
+                failed = error.raised(f"rank {self._numbers[rank]} cannot open the group")
+                if failed.status in (Status.UNREACHABLE, Status.REFUSED):
+                    failed.args = (f"{failed}; where a rank has several networks, name the interface that leads to the others "
+                                   "in its INSPAN_SOCKET_IFNAME",)
+                raise failed
         finally:
             lib().inspan_listener_close(listener)
 
@@ -125,8 +129,8 @@ class ProcessGroupInspan(Backend):
                     raise CommError(Status.TIMEOUT, f"inspan: {work.name}: {before} operations of this group were pending for "
                                                     f"{work.timeout_s:.1f} s, and no more may be; wait for some of them")
         if before == 0:
-            raise CommError(Status.LIMIT, f"inspan: {work.name} of {self.size()} ranks takes more than the 256 operations that "
-                                          "may be pending")
+            raise CommError(Status.LIMIT, f"inspan: {work.name} of {self.size()} ranks takes more operations than the 256 "
+                                          "that may be pending; use smaller groups")
 
     def _start(self, work: Work, call: Start) -> None:
         """One operation more for the work. CommError: it, or the group, has failed."""
