@@ -332,6 +332,18 @@ def check_subgroups():
         dist.destroy_process_group(pair)
 
 
+def check_debug_wrapper():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL puts a group of c10d's around each."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    wrapped = dist.new_group(backend="inspan")
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=wrapped)
+    same(tensor, torch.full((3,), float(WORLD)), "debug wrapper")
+    inspan.torch.monitored_barrier(wrapped)
+    dist.destroy_process_group(wrapped)
+
+
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
@@ -351,6 +363,7 @@ def main():
     dist.monitored_barrier(group=ours)
     inspan.torch.monitored_barrier(ours, timedelta(seconds=20), wait_all_ranks=True)
     check_subgroups()
+    check_debug_wrapper()
     dist.barrier(group=gloo)
     dist.destroy_process_group(ours)
     del ours

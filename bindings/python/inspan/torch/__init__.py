@@ -40,6 +40,7 @@ def monitored_barrier(group: dist.ProcessGroup | None = None, timeout: timedelta
     """
     of = group if group is not None else dist.distributed_c10d._get_default_group()
     backend = of._get_backend(torch.device("cpu"))
+    backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts one around it
     if not isinstance(backend, ProcessGroupInspan):
         raise ValueError(f"inspan.torch.monitored_barrier: the group's backend is {dist.get_backend(of)}, not inspan")
     backend.monitored_barrier_for(timeout, wait_all_ranks)

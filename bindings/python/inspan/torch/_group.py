@@ -7,7 +7,6 @@ import ctypes
 import os
 import threading
 import time
-import weakref
 from datetime import timedelta
 from typing import Any, Callable, Iterable, Sequence
 
@@ -24,7 +23,8 @@ _MOST_PENDING = 200  # operations; the library's own limit is 256 with those of 
 _BARRIER_TAG = 0x8000_0000  # above what c10d can name
 _GRACE_S = 5.0  # rank 0 finds out first who did not come to a monitored barrier, and says so
 
-_open_groups: "weakref.WeakSet[ProcessGroupInspan]" = weakref.WeakSet()  # closed in order where the user does not
+# Until they are shut down: c10d's C++ does not always keep the Python object. What is left at the end is closed in order.
+_open_groups: "set[ProcessGroupInspan]" = set()
 
 Start = Callable[[Any], int]  # the call of the library with a place for the handle: its status
 
@@ -633,17 +633,12 @@ class ProcessGroupInspan(Backend):
             if self._closed:
                 return
             self._closed = True
+            _open_groups.discard(self)
             comm, self._comm = self._comm, ctypes.c_void_p()
         lib().inspan_comm_close(comm)
         with self._changed:
             self._changed.wait_for(lambda: self._pending == 0, timeout=1.0)
         self._waiter.leave()
-
-    def __del__(self) -> None:
-        try:
-            self.shutdown()
-        except Exception:  # noqa: BLE001: the interpreter may be half gone
-            pass
 
 
 @atexit.register
