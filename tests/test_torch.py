@@ -97,7 +97,7 @@ def test_fsdp_and_hooks_train_as_over_gloo(tmp_path):
     codes, outputs = run_ranks("sharded.py", 2, tmp_path)
     all_well(codes, outputs)
     for case in ("fsdp", "fsdp2", "fsdp2_mixed", "ddp_bf16_hook", "ddp_power_sgd", "ddp_no_sync",
-                 "functional_collectives"):
+                 "functional_collectives", "batch_norm_of_unequal_batches"):
         assert f"{case}:" in outputs[0]
 
 

@@ -90,11 +90,52 @@ def functional_collectives():
     return [value for result in results for value in functional.wait_tensor(result).tolist()]
 
 
+def batch_norm_of_unequal_batches():
+    """Batches of 2 and 6 images of unlike sizes, and then none on a rank: as one process has it on all of them."""
+    torch.manual_seed(4)
+    images = [torch.randn(2, 3, 4, 5, dtype=torch.float64), torch.randn(6, 3, 2, 3, dtype=torch.float64)]
+    values = []
+    for step in range(3):
+        if step == 2:
+            images[1] = images[1][:0]  # rank 1 has nothing
+        alone, ours = (nn.Sequential(nn.BatchNorm2d(3, momentum=None if step == 1 else 0.1).double()) for _ in range(2))
+        with torch.no_grad():
+            for layer in (alone[0], ours[0]):
+                layer.weight.copy_(torch.tensor([0.5, 2.0, -1.0]))
+                layer.bias.copy_(torch.tensor([0.1, 0.2, 0.3]))
+        ours = inspan.torch.SyncBatchNorm.convert(ours)
+        assert type(ours[0]) is inspan.torch.SyncBatchNorm
+        # One process: the pixels of all images as one long image
+        whole = torch.cat([x.transpose(0, 1).reshape(3, -1) for x in images], 1).unsqueeze(0).unsqueeze(-1)
+        whole.requires_grad_()
+        mine = images[RANK].clone().requires_grad_()
+        for _ in range(2):
+            (alone(whole) * whole.detach().cos()).sum().backward()
+            (ours(mine) * mine.detach().cos()).sum().backward()
+        sizes = [x.numel() // 3 for x in images]
+        expected = whole.grad[0, :, :, 0].split(sizes, 1)[RANK]
+        torch.testing.assert_close(mine.grad.transpose(0, 1).reshape(3, -1), expected, rtol=1e-9, atol=1e-12)
+        for name in ("weight", "bias"):  # local sums: added up over ranks they are the whole's
+            total = getattr(ours[0], name).grad.clone()
+            dist.all_reduce(total)
+            torch.testing.assert_close(total, getattr(alone[0], name).grad, rtol=1e-9, atol=1e-12)
+        for name, buffer in ours[0].named_buffers():
+            torch.testing.assert_close(buffer, getattr(alone[0], name), rtol=1e-9, atol=1e-12)
+            copies = [torch.empty_like(buffer) for _ in range(2)]
+            dist.all_gather(copies, buffer)
+            assert torch.equal(copies[0], copies[1]), name  # the same bits
+        ours.eval(), alone.eval()
+        torch.testing.assert_close(ours(images[0]), alone(images[0]))
+        values += ours[0].running_var.tolist()
+    return values
+
+
 def main():
     results = {}
     for backend in ("gloo", "inspan"):
         dist.init_process_group(backend, timeout=timedelta(seconds=40))
-        for case in (fsdp, fsdp2, fsdp2_mixed, ddp_bf16_hook, ddp_power_sgd, ddp_no_sync, functional_collectives):
+        for case in (fsdp, fsdp2, fsdp2_mixed, ddp_bf16_hook, ddp_power_sgd, ddp_no_sync, functional_collectives,
+                     batch_norm_of_unequal_batches):
             results[backend, case.__name__] = case()
             dist.barrier()
         dist.destroy_process_group()

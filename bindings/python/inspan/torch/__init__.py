@@ -18,9 +18,10 @@ if not dist.is_available():
     raise ImportError(f"this PyTorch ({torch.__version__}) is built without torch.distributed")
 
 from inspan._lib import CommError, Status  # noqa: E402
+from inspan.torch._batchnorm import SyncBatchNorm  # noqa: E402
 from inspan.torch._group import ProcessGroupInspan  # noqa: E402
 
-__all__ = ["CommError", "ProcessGroupInspan", "Status", "monitored_barrier"]
+__all__ = ["CommError", "ProcessGroupInspan", "Status", "SyncBatchNorm", "monitored_barrier"]
 
 
 def _create(options: dist.distributed_c10d._DistributedBackendOptions, _: object) -> ProcessGroupInspan:
