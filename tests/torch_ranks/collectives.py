@@ -359,7 +359,9 @@ def main():
         for check in (check_moves, check_unequal, check_views, check_pairs, check_coalesced, check_objects, check_works,
                       check_refusals):
             check(ours)
-    assert ours._get_backend(torch.device("cpu"))._get_sequence_number_for_group() > 100
+    numbers = [None] * WORLD  # of collectives, so the same on all, whatever was sent between two
+    dist.all_gather_object(numbers, ours._get_backend(torch.device("cpu"))._get_sequence_number_for_group())
+    assert numbers == numbers[:1] * WORLD and numbers[0] > 100, numbers
     dist.monitored_barrier(group=ours)
     inspan.torch.monitored_barrier(ours, timedelta(seconds=20), wait_all_ranks=True)
     check_subgroups()

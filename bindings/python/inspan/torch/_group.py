@@ -114,10 +114,13 @@ class ProcessGroupInspan(Backend):
         unset = timeout is None or timeout <= timedelta(0)
         return (self._timeout if unset else timeout).total_seconds()
 
-    def _begin(self, name: str, outputs: Iterable[torch.Tensor], timeout: timedelta | None) -> Work:
+    def _begin(self, name: str, outputs: Iterable[torch.Tensor], timeout: timedelta | None, collective: bool = True) -> Work:
+        """collective: all ranks call it, so it counts in the sequence that c10d compares between ranks."""
         work = Work(self, name, list(outputs), self._seconds(timeout))
-        self._sequence += 1
-        work.sequence = self._sequence
+        if collective:
+            with self._changed:
+                self._sequence += 1
+                work.sequence = self._sequence
         return work
 
     def _wait_for_room(self, work: Work) -> None:
@@ -493,7 +496,7 @@ class ProcessGroupInspan(Backend):
         """Finished once the receiver has it: never before its receive has begun."""
         tensor = _only("send", tensors)
         _tensors.check("send", tensors)
-        work = self._begin("send", [], None)
+        work = self._begin("send", [], None, collective=False)
         flat = _tensors.packed_input(tensor)
         work.keep.append(flat)
         count, dtype = _tensors.carried(flat)
@@ -503,7 +506,7 @@ class ProcessGroupInspan(Backend):
         """The first send of src with this tag that no receive has met; shape and type are the sender's."""
         tensor = _only("recv", tensors)
         _tensors.check("recv", tensors)
-        work = self._begin("recv", tensors, None)
+        work = self._begin("recv", tensors, None, collective=False)
         work.source = src
         out = self._outputs(work, [tensor])[0]
         work.keep.append(out)
@@ -557,7 +560,7 @@ class ProcessGroupInspan(Backend):
         answer.wait()
 
     def _transfer(self, name: str, send: bool, tensor: torch.Tensor, peer: int, seconds: float) -> Work:
-        work = self._begin(name, [], timedelta(seconds=seconds))
+        work = self._begin(name, [], timedelta(seconds=seconds), collective=False)
         work.keep.append(tensor)
         call = lib().inspan_send if send else lib().inspan_receive
         count, dtype = _tensors.carried(tensor)
@@ -600,7 +603,7 @@ class ProcessGroupInspan(Backend):
         """They begin at 0 everywhere."""
 
     def _get_sequence_number_for_group(self) -> int:
-        """How many operations were started."""
+        """How many collectives were started: the same on all ranks."""
         return self._sequence
 
     def get_error(self) -> Any:

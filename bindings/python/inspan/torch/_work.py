@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _BATCH = 64
 _MOST_THREADS = 16
 _FOREVER_NS = 1 << 62
+_JOIN_S = 5.0  # for callbacks that run while the last group is closed
 
 
 class Work(dist._Work):
@@ -167,6 +168,7 @@ class Waiter:
         self._deadlines: list[tuple[float, int, weakref.ref[Work]]] = []
         self._waits_until = float("inf")
         self._closing = False
+        self._broken: BaseException | None = None
         self._idle = 0
         self._threads: list[threading.Thread] = []
 
@@ -198,11 +200,12 @@ class Waiter:
                 Waiter._shared = None
         self._closing = True
         lib().inspan_queue_wake(self.queue)
+        until = time.monotonic() + _JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(max(0.0, until - time.monotonic()))
         lib().inspan_io_close(self.io)
-        if threading.current_thread() not in self._threads:
+        if not any(thread.is_alive() for thread in self._threads):  # else a callback still runs: the queue stays
             lib().inspan_queue_close(self.queue)
 
     # ---- Works
@@ -218,6 +221,8 @@ class Waiter:
     def add(self, operation: ctypes.c_void_p, work: Work) -> None:
         """The operation belongs to the work; its handle is the queue's from now on."""
         with self._lock:
+            if self._broken is not None:
+                raise RuntimeError("inspan: the thread that completes operations has failed") from self._broken
             token = next(self._tokens)
             self._works[token] = work
         if lib().inspan_op_to_queue(operation, self.queue, token) != Status.OK:
@@ -271,23 +276,41 @@ class Waiter:
 
     def _run(self) -> None:
         finished = (Finished * _BATCH)()
-        while True:
-            with self._turn:
-                if self._closing:
-                    lib().inspan_queue_wake(self.queue)  # the next one, too
-                    return
-                through = self._take(finished)
-                with self._lock:
-                    self._idle -= 1
-                    # What runs in a callback may wait: somebody else must be there to end it.
-                    blocked = self._idle == 0 and len(self._threads) < _MOST_THREADS
-                    if blocked and any(work.has_future for work in through):
-                        self._spawn()
-            for work in through:
-                work.complete()
-            through = []
+        try:
+            while self._one_turn(finished):
+                pass
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    def _one_turn(self, finished: Any) -> bool:
+        """Wait in the queue, and complete what is through. False: it is over."""
+        with self._turn:
+            if self._closing:
+                lib().inspan_queue_wake(self.queue)  # the next one, too
+                return False
+            through = self._take(finished)
             with self._lock:
-                self._idle += 1
+                self._idle -= 1
+                # What runs in a callback may wait: somebody else must be there to end it.
+                blocked = self._idle == 0 and len(self._threads) < _MOST_THREADS
+                if blocked and any(work.has_future for work in through):
+                    self._spawn()
+        for work in through:
+            work.complete()
+        with self._lock:
+            self._idle += 1
+        return True
+
+    def _break(self, error: BaseException) -> None:
+        """A mistake in this file must not leave anybody waiting: all works end with it."""
+        with self._lock:
+            self._broken = error
+            works = set(self._works.values())
+            self._works.clear()
+        for work in works:
+            work.finished(error)
+            work.complete()
 
 
 def failure_of(comm: ctypes.c_void_p, name: str, status: int) -> CommError:
