@@ -53,7 +53,7 @@ def missing_call():
     error = error_of(lambda: dist.all_reduce(torch.ones(1000), group=group), 4.0, at_least=1.4)
     expect(error, "rank 1 (node", "127.0.0.1:", "did not make this call in time", "allreduce #1", "longer timeout",
            status=inspan.torch.Status.TIMEOUT, rank=1)
-    again = error_of(lambda: dist.all_reduce(torch.ones(1), group=group), 0.1)
+    again = error_of(lambda: dist.all_reduce(torch.ones(1), group=group), 0.5)
     expect(again, "did not make this call in time", status=inspan.torch.Status.TIMEOUT)
     assert group._get_backend(torch.device("cpu")).get_error() == ErrorType.TIMEOUT
     dist.barrier()
@@ -139,6 +139,28 @@ def stopped():
     dist.barrier()
 
 
+def frozen():
+    """A process that is stopped answers nothing: lost after twice the failure timeout, on all others."""
+    os.environ["INSPAN_FAILURE_TIMEOUT"] = "1s"
+    group = new_group(60)
+    del os.environ["INSPAN_FAILURE_TIMEOUT"]
+    pids = [0] * 3
+    dist.all_gather_object(pids, os.getpid(), group=group)
+    dist.barrier()
+    if RANK == 0:
+        os.kill(pids[2], signal.SIGSTOP)
+    try:
+        if RANK != 2:
+            error = error_of(lambda: dist.all_reduce(torch.ones(100), group=group), 6.0, at_least=1.0)
+            expect(error, "rank 2 (node", "silent", status=inspan.torch.Status.PEER_LOST, rank=2)
+    finally:
+        if RANK == 0:
+            os.kill(pids[2], signal.SIGCONT)
+    dist.barrier()
+    if RANK == 2:
+        error_of(lambda: dist.barrier(group=group), 5.0)
+
+
 def killed():
     """kill -9 in the middle of an operation: at once, on all survivors, with its name; later calls the same."""
     group = new_group(60)
@@ -148,13 +170,13 @@ def killed():
         time.sleep(30)  # not a wait: it is killed meanwhile
     error = error_of(lambda: dist.all_reduce(torch.ones(1_000_000), group=group), 3.0)
     expect(error, "rank 2 (node", "127.0.0.1:", "allreduce #2", status=inspan.torch.Status.PEER_LOST, rank=2)
-    expect(error_of(lambda: dist.barrier(group=group), 0.1), "rank 2 (node", status=inspan.torch.Status.PEER_LOST)
+    expect(error_of(lambda: dist.barrier(group=group), 0.5), "rank 2 (node", status=inspan.torch.Status.PEER_LOST)
 
 
 def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=40))
     for case in (missing_call, missing_call_of_subgroup, missing_send, a_future_fails_too, other_calls, monitored,
-                 nobody_comes, stopped, killed):
+                 nobody_comes, stopped, frozen, killed):
         print(f"rank {RANK}: {case.__name__}", flush=True)
         case()
     print(f"rank {RANK}: done", flush=True)

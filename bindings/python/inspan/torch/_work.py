@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _BATCH = 64
 _MOST_THREADS = 16
+_MOST_OVER = 1000  # works that are through, in the list of deadlines
 _FOREVER_NS = 1 << 62
 _JOIN_S = 5.0  # for callbacks that run while the last group is closed
 
@@ -213,6 +214,9 @@ class Waiter:
     def watch(self, work: Work) -> None:
         """From now on the work's time counts."""
         with self._lock:
+            if len(self._deadlines) > _MOST_OVER + 2 * len(self._works):  # behind one that waits for long
+                self._deadlines = [entry for entry in self._deadlines if not _is_over(entry[2]())]
+                heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (work.deadline, next(self._tokens), weakref.ref(work)))
             sooner = work.deadline < self._waits_until
         if sooner:
@@ -319,7 +323,7 @@ def failure_of(comm: ctypes.c_void_p, name: str, status: int) -> CommError:
     if not comm or not lib().inspan_comm_cause(comm, ctypes.byref(cause)):
         return CommError(Status(status), f"{name}: {status_text(status)}")
     hints = {Status.TIMEOUT: "where that rank is only slow, give the group a longer timeout",
-             Status.PEER_LOST: "the output of that rank says why it ended",
+             Status.PEER_LOST: "the output of that rank may say more",
              Status.MISMATCH: "the ranks' scripts differ in what they call, or in the shapes of their tensors"}
     hint = hints.get(Status(cause.status))
     text = cause.text.decode(errors="replace") + (f"; {hint}" if hint else "")
