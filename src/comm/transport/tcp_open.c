@@ -439,11 +439,11 @@ static bool opening_allocate(tcp_opening_t *o, struct pollfd **fds, tcp_link_t *
     return true;
 }
 
-inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, inspan_error_t *err)
+inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, int *others, inspan_error_t *err)
 {
     struct pollfd *polls = NULL;
     tcp_link_t **links = NULL;
-    tcp_opening_t o = {.options = options, .begin = os_now()};
+    tcp_opening_t o = {.options = options, .keep_both = others != NULL, .begin = os_now()};
     o.connect_until = o.begin + options->failure_timeout;
     o.ready_until = o.begin + 2 * options->failure_timeout;
     if (opening_allocate(&o, &polls, &links))
@@ -454,8 +454,13 @@ inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, inspan_
     if (o.status != INSPAN_OK && o.outgoing != NULL && o.members != NULL) say_farewell(&o);
     for (uint32_t peer = 0; peer < options->world && o.outgoing != NULL && o.members != NULL; peer++) {
         tcp_link_t *keep = o.status == INSPAN_OK && peer != options->rank ? kept(&o, peer) : NULL;
+        tcp_link_t *other = keep == NULL                ? NULL
+                            : keep == &o.outgoing[peer] ? &o.members[peer]
+                                                        : &o.outgoing[peer];
         fds[peer] = keep != NULL ? keep->fd : -1;
+        if (others != NULL) others[peer] = other != NULL ? other->fd : -1;
         if (keep != NULL) keep->fd = -1;
+        if (other != NULL && others != NULL) other->fd = -1;
         tcp_link_close(&o.outgoing[peer]);
         tcp_link_close(&o.members[peer]);
     }
