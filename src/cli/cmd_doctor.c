@@ -31,7 +31,10 @@ int cmd_doctor(int argc, char **argv)
     json_t *root = json_object(), *backends = json_array();
     comm_backend_info_t info;
     if (!json) printf("what can carry collectives (--backend):\n");
-    for (uint32_t i = 0; comm_backend_info(i, &info); i++) {
+    bool more = true;
+    for (uint32_t i = 0; more; i++) {
+        more = comm_backend_info(i, &info);
+        if (!more) comm_nccl_info(&info);
         json_append(backends, backend_json(&info));
         if (!json) printf("  %-8s %-4s %s\n", info.name, info.available ? "yes" : "no", info.why);
     }
