@@ -81,5 +81,5 @@ def test_ranks_that_were_told_different_backends(inspan, free_port):
     ranks = [inspan.start("bench", "allreduce", "--rank", rank, "--world", 2, "--rendezvous", f"127.0.0.1:{free_port}",
                           "--bytes", "4K", "--iters", "1", "--backend", "gloo" if rank else "native") for rank in range(2)]
     results = [rank.finish(60) for rank in ranks]
-    assert "does not use the backend gloo" in results[1].stderr
+    assert "does not use this backend" in results[1].stderr
     assert all(result.returncode != 0 for result in results)

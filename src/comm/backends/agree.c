@@ -24,6 +24,8 @@
 #define TOLD_BYTES 256
 #define TOLD_MAGIC 0x42505349u /* "ISPB" */
 
+#define FAREWELL_MS 100 /* for a reason that was said before a connection was closed */
+
 _Static_assert(BACKEND_NAME_MAX == 24 && BACKEND_VERSION_MAX == 32 && BACKEND_WHY_MAX == 192 &&
                    64 + BACKEND_WHY_MAX == TOLD_BYTES,
                "what ranks tell of a backend");
@@ -36,7 +38,8 @@ typedef struct told { /* by one rank */
 typedef struct agreeing {
     const comm_options_t *options;
     const backend_t *backend;
-    const int *sockets;
+    const int *sockets, *kept;
+    inspan_cause_t *cause;
     told_t *told; /* (world) what each says; [rank]: what this one says */
     struct pollfd *polls;
 } agreeing_t;
@@ -67,8 +70,36 @@ static inspan_status_t fail(const agreeing_t *a, uint32_t rank, inspan_status_t 
                             inspan_error_t *err)
 {
     const inspan_member_t *member = &a->options->members[rank];
-    return error_set(err, status, "rank %u (node %s, %s:%u) %s", member->number, member->node,
-                     member->address, member->port, what);
+    *a->cause = (inspan_cause_t){.status = status,
+                                 .rank = status == INSPAN_ABORTED ? -1 : (int32_t)rank,
+                                 .noticed_by = (int32_t)a->options->rank};
+    memcpy(a->cause->node, member->node, sizeof a->cause->node);
+    snprintf(a->cause->address, sizeof a->cause->address, "%.50s:%u", member->address, member->port);
+    snprintf(a->cause->operation, sizeof a->cause->operation, "connect");
+    error_set(err, status, "rank %u (node %s, %s:%u) %s", member->number, member->node, member->address,
+              member->port, what);
+    snprintf(a->cause->text, sizeof a->cause->text, "rank %u (node %.24s, %.30s) %.160s", member->number,
+             member->node, a->cause->address, what);
+    return status;
+}
+
+/* A peer that gave up while all connected has said why, on the connection that is the communicator's. */
+static bool said_why(agreeing_t *a, uint32_t peer)
+{
+    uint8_t bytes[DATA_HEADER_BYTES + DATA_CAUSE_MAX];
+    struct pollfd poll_fd = {.fd = a->kept[peer], .events = POLLIN};
+    if (poll(&poll_fd, 1, FAREWELL_MS) <= 0) return false;
+    const ssize_t n = recv(a->kept[peer], bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+    data_frame_t frame;
+    if (n < DATA_HEADER_BYTES || data_decode_frame(bytes, &frame) != INSPAN_OK || frame.type != DATA_ABORT ||
+        n < (ssize_t)(DATA_HEADER_BYTES + frame.length))
+        return false;
+    inspan_cause_t cause;
+    if (data_decode_cause(bytes + DATA_HEADER_BYTES, frame.length, &cause) != INSPAN_OK ||
+        cause.status == INSPAN_OK || cause.rank >= (int32_t)a->options->world)
+        return false;
+    *a->cause = cause;
+    return true;
 }
 
 /* As much as goes now, both ways. */
@@ -86,10 +117,12 @@ static inspan_status_t exchange(agreeing_t *a, uint32_t peer, inspan_error_t *er
     if (n > 0) told->got += (uint32_t)n;
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return INSPAN_OK;
     char what[200];
+    if (said_why(a, peer)) return error_set(err, a->cause->status, "%s", a->cause->text);
     snprintf(what, sizeof what,
-             "does not use the backend %s, as this rank does, or has ended: give all ranks the same one",
+             "closed its connection for %s: it has ended, or does not use this backend (give all ranks the "
+             "same one)",
              a->backend->name);
-    return fail(a, peer, INSPAN_MISMATCH, what, err);
+    return fail(a, peer, INSPAN_PEER_LOST, what, err);
 }
 
 static bool all_said(const agreeing_t *a)
@@ -159,10 +192,10 @@ static inspan_status_t judge(agreeing_t *a, inspan_error_t *err)
     return INSPAN_OK;
 }
 
-inspan_status_t backend_agree(const comm_options_t *options, const backend_t *backend, const int *sockets,
-                              inspan_error_t *err)
+inspan_status_t backend_agree(const comm_options_t *options, const backend_t *backend, const int *kept,
+                              const int *sockets, inspan_cause_t *cause, inspan_error_t *err)
 {
-    agreeing_t a = {.options = options, .backend = backend, .sockets = sockets};
+    agreeing_t a = {.options = options, .backend = backend, .kept = kept, .sockets = sockets, .cause = cause};
     a.told = calloc(options->world, sizeof *a.told);
     a.polls = calloc(options->world, sizeof *a.polls);
     inspan_status_t status = a.told != NULL && a.polls != NULL

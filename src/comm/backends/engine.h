@@ -39,9 +39,10 @@ void engine_abort(inspan_comm_t *comm);     /* the communicator fails */
 void engine_tick(inspan_comm_t *comm);
 
 /* backends/agree.c: do all ranks use this backend, of one version, and can they? Over the sockets (world)
- * that will be the backend's. Blocks for failure_timeout at most. UNSUPPORTED or MISMATCH, the same on all
- * ranks; TIMEOUT, PEER_LOST, ABORTED (options->cancel). */
-inspan_status_t backend_agree(const comm_options_t *options, const backend_t *backend, const int *sockets,
-                              inspan_error_t *err);
+ * that will be the backend's; kept (world): the communicator's own. Blocks for failure_timeout at most.
+ * UNSUPPORTED or MISMATCH, the same on all ranks; TIMEOUT, PEER_LOST, ABORTED (options->cancel), what a peer
+ * gave up for. On failure *cause says whose fault it is, where that is known. */
+inspan_status_t backend_agree(const comm_options_t *options, const backend_t *backend, const int *kept,
+                              const int *sockets, inspan_cause_t *cause, inspan_error_t *err);
 
 #endif

@@ -20,4 +20,7 @@ struct comm_listener {
  */
 inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, int *others, inspan_error_t *err);
 
+/* The last that is sent on a connection: why this rank gives up, as far as it goes out at once. */
+void tcp_say_farewell(int fd, const inspan_cause_t *cause);
+
 #endif

@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-#include "comm/internal.h"
+#include "comm/backends/engine.h"
+#include "comm/transport/tcp.h"
 #include "comm/transport/tcp_world_test.h"
 #include "platform/os/os_time.h"
 
@@ -225,9 +226,10 @@ static void ranks_with_other_backends(void **state)
     all.options[0].backend = all.options[1].backend = "gloo";
     tcp_world_each(&world, tcp_open_rank, &all);
     for (uint32_t r = 0; r < 2; r++) {
-        assert_int_equal(all.status[r], INSPAN_MISMATCH);
+        assert_int_equal(all.status[r], INSPAN_PEER_LOST);
+        assert_int_equal(all.causes[r].rank, 2);
         if (strstr(all.errors[r].text, "rank 2 (node node-2,") == NULL ||
-            strstr(all.errors[r].text, "does not use the backend gloo") == NULL)
+            strstr(all.errors[r].text, "does not use this backend") == NULL)
             fail_msg("%s", all.errors[r].text);
     }
     if (all.status[2] == INSPAN_OK) inspan_comm_close(world.comms[2]);
@@ -235,6 +237,30 @@ static void ranks_with_other_backends(void **state)
     tcp_open_rank(&world, 0, &all);
     assert_int_equal(all.status[0], INSPAN_INVALID);
     tcp_net_close(&net, 3);
+}
+
+/* What one says to the others when it gives up after all were connected. */
+static void giving_up_is_heard(void **state)
+{
+    (void)state;
+    int kept[2], second[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, kept), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, second), 0);
+    inspan_member_t members[2] = {{.node = "a"}, {.node = "b"}};
+    const comm_options_t options = {.members = members, .world = 2, .failure_timeout = NS_PER_S};
+    const int kept_fds[2] = {-1, kept[0]}, second_fds[2] = {-1, second[0]};
+    const inspan_cause_t said = {.status = INSPAN_ABORTED, .rank = -1, .text = "a newer view is there"};
+    inspan_cause_t cause = {.status = INSPAN_OK};
+    inspan_error_t err;
+    tcp_say_farewell(kept[1], &said);
+    close(second[1]);
+    assert_int_equal(backend_agree(&options, &backend_gloo, kept_fds, second_fds, &cause, &err),
+                     INSPAN_ABORTED);
+    assert_int_equal(cause.rank, -1);
+    assert_string_equal(err.text, said.text);
+    close(kept[0]);
+    close(kept[1]);
+    close(second[0]);
 }
 
 static void sum_up(world_t *world, uint32_t rank, void *context)
@@ -289,6 +315,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(closing_under_way),
         cmocka_unit_test(its_connection_breaks_alone),
         cmocka_unit_test(ranks_with_other_backends),
+        cmocka_unit_test(giving_up_is_heard),
         cmocka_unit_test(over_ipv6),
         cmocka_unit_test(alone),
     };
