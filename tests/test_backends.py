@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from conftest import INSPAN, USER_ERROR
+from conftest import INSPAN, JOB_FAILED, MINI_JOB, USER_ERROR
 
 PLUGIN = INSPAN.parent / "inspan-gloo.so"
 
@@ -59,7 +59,8 @@ def test_doctor_names_the_package_of_a_library_that_was_removed(inspan, no_plugi
 
 @pytest.mark.parametrize("name", ["auto", "native", pytest.param("gloo", marks=needs_gloo)])
 def test_bench_says_which_backend_ran(inspan, name):
-    answer = inspan.json("bench", "allreduce", "--local", "3", "--bytes", "4,4K,1M", "--iters", "2", "--check", "--backend", name)
+    answer = inspan.json("bench", "allreduce", "--local", "3", "--bytes", "4,4K,1M", "--iters", "2", "--check",
+                         "--backend", name)
     assert answer["backend"] == ("native" if name == "auto" else name)
     assert answer["checked_sums"] == 3 * 5
 
@@ -83,3 +84,24 @@ def test_ranks_that_were_told_different_backends(inspan, free_port):
     results = [rank.finish(60) for rank in ranks]
     assert "does not use this backend" in results[1].stderr
     assert all(result.returncode != 0 for result in results)
+
+
+@needs_gloo
+def test_a_job_comes_to_the_same_with_gloo(inspan, job_file, text_file):
+    path = job_file(MINI_JOB)
+    lost = {}
+    for name in ["native", "gloo"]:
+        result = inspan.run("train", path, "--local", 3, "--json", "--set", f"sync.backend={name}",
+                            "--set", "train.dtype=fp64")
+        assert result.returncode == 0, result.stderr
+        lost[name] = json.loads(result.stdout)["loss_last"]
+    assert lost["gloo"] == pytest.approx(lost["native"], rel=1e-9)
+
+
+def test_a_job_with_gloo_where_it_is_not(inspan, job_file, text_file, no_plugins):
+    result = inspan.run("train", job_file(MINI_JOB), "--local", 2, "--set", "sync.backend=gloo", env=no_plugins)
+    assert result.returncode == JOB_FAILED
+    assert "rank 0 (node node-1" in result.stderr and "cannot use gloo" in result.stderr
+    result = inspan.run("train", job_file(MINI_JOB), "--local", 2, "--set", "sync.backend=gloo", "--set", "sync.wire=bf16")
+    assert result.returncode == USER_ERROR
+    assert "sync.backend gloo sends gradients as they are" in result.stderr

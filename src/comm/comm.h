@@ -92,6 +92,8 @@ typedef struct comm_backend_info {
 } comm_backend_info_t;
 /* The index-th backend (0: native); false: there are no more. Loads its library; any thread. */
 bool comm_backend_info(uint32_t index, comm_backend_info_t *info);
+/* "auto", or the name of one. */
+bool comm_backend_exists(const char *name);
 /* Of NCCL, for which this version has no backend: what of it is here. */
 void comm_nccl_info(comm_backend_info_t *info);
 

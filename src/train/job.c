@@ -363,7 +363,7 @@ static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
 {
     static const later_t later[] = {
         {AT(sync.mode), "exact|local|auto", "sync.mode"},
-        {AT(sync.backend), "auto|native", "sync.backend"},
+        {AT(sync.backend), "auto|native|gloo", "sync.backend"},
         {AT(sync.exactness), "exact|close", "sync.exactness"},
     };
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
@@ -450,6 +450,10 @@ inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err)
     if (job_wire(job) != INSPAN_WIRE_FP32 && dtype_of(job) != NN_FP32)
         return error_set(err, INSPAN_INVALID, "sync.wire %s needs train.dtype fp32, found %s", job->sync.wire,
                          job->train.dtype);
+    if (job_wire(job) != INSPAN_WIRE_FP32 && strcmp(job->sync.backend, "gloo") == 0)
+        return error_set(err, INSPAN_INVALID,
+                         "sync.backend gloo sends gradients as they are: sync.wire must be fp32 or auto with "
+                         "sync.exactness exact, or take sync.backend native");
     uint64_t bucket = 0;
     return job_bucket_bytes(job, &bucket, err);
 }

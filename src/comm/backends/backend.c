@@ -39,6 +39,11 @@ const backend_t *backend_find(const char *name)
     return NULL;
 }
 
+bool comm_backend_exists(const char *name)
+{
+    return backend_find(name) != NULL;
+}
+
 bool comm_backend_info(uint32_t index, comm_backend_info_t *info)
 {
     if (index >= sizeof backend_table / sizeof backend_table[0] - 1) return false;
