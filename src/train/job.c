@@ -83,7 +83,7 @@ static const job_field_t fields[] = {
     {"sync.wire", JOB_CHOICE, AT(sync.wire), "auto", "auto|fp32|bf16|fp16|int8", 0, 0,
      "gradients on the wire: as they are, or rounded (int8 makes up for it later); auto: by sync.exactness"},
     {"sync.backend", JOB_CHOICE, AT(sync.backend), "auto", "auto|native|gloo|nccl|mpi", 0, 0,
-     "who carries collectives"},
+     "who carries collectives: native or gloo; auto: native"},
     {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15,
      "bytes of a gradient bucket (25M); auto: first a 32nd of the gradients, 1 to 25 MB, then as measured"},
     {"sync.order", JOB_CHOICE, AT(sync.order), "reversed", "reversed|registered", 0, 0,
