@@ -48,8 +48,7 @@ static void own_folder(char *folder, size_t size)
  * else where libraries are installed. */
 static bool find_plugin(char *path, size_t size)
 {
-    static const char *const places[] = {"", "/..", "/inspan", "/../lib/inspan",
-                                         "/../" INSPAN_LIBDIR "/inspan"};
+    static const char *const places[] = {"", "/..", "/inspan", "/../lib/inspan", INSPAN_PLUGIN_FOLDER};
     char own[2048];
     const char *given = getenv("INSPAN_BACKENDS");
     if (given != NULL && given[0] != '\0')
