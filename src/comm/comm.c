@@ -434,13 +434,27 @@ static void release(inspan_op_t *op)
     op->comm->free_ops = op;
 }
 
-void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
+/* With the lock held. */
+static void finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
 {
-    pthread_mutex_lock(&comm->lock);
     comm->operations++;
     if (--comm->pending == 0) comm->busy += os_now() - comm->busy_since;
     op->status = status;
     op->state = OP_DONE;
+}
+
+bool comm_op_finish_early(inspan_comm_t *comm, inspan_op_t *op)
+{
+    if (op->done != NULL || comm->failed) return false;
+    finish(comm, op, INSPAN_OK);
+    os_cond_broadcast(&op->finished);
+    return true;
+}
+
+void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
+{
+    pthread_mutex_lock(&comm->lock);
+    finish(comm, op, status);
     const comm_done_fn done = op->done;
     void *context = op->done_context;
     if (done != NULL)

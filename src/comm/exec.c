@@ -188,7 +188,7 @@ void exec_run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status)
     pthread_mutex_lock(&comm->lock);
     plan_return_run(run);
     pthread_mutex_unlock(&comm->lock);
-    comm_op_finish(comm, op, status);
+    if (op != NULL) comm_op_finish(comm, op, status);
 }
 
 void exec_run_done(inspan_comm_t *comm, comm_run_t *run)

@@ -115,7 +115,7 @@ typedef struct page_chain {
 struct comm_run {
     comm_plan_t *plan;
     comm_run_t *next; /* of the plan's free runs, or of those waiting to begin */
-    inspan_op_t *op;
+    inspan_op_t *op;  /* NULL: finished already, by the backend's thread */
     uint64_t seq;
     ns_t since;
     const uint8_t *in;
@@ -442,6 +442,9 @@ inspan_status_t comm_create(const comm_options_t *options, const comm_transport_
 void comm_free(inspan_comm_t *comm); /* not its transport */
 void comm_wake(inspan_comm_t *comm);
 void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status); /* I/O thread */
+/* Well, on any other thread, with the lock held: where it is waited for. false: its callback is the I/O
+ * thread's. */
+bool comm_op_finish_early(inspan_comm_t *comm, inspan_op_t *op);
 void comm_own_cause(const inspan_comm_t *comm, inspan_cause_t *cause, const char *operation,
                     const char *what); /* this rank is at fault: "rank N (node X) `what`" */
 void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint64_t seq, char *text,
