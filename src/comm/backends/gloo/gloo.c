@@ -65,9 +65,7 @@ static void load(void)
     char path[4096];
     if (!find_plugin(path, sizeof path)) {
         snprintf(why, sizeof why,
-                 "this Inspan was built without Gloo (" PLUGIN
-                 " is not there): apt install libgloo-dev, then "
-                 "build again");
+                 "this Inspan was built without Gloo: apt install libgloo-dev, then build again");
         return;
     }
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays: threads of it may still be ending */
