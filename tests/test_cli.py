@@ -11,7 +11,7 @@ import pytest
 
 from conftest import CLUSTER_ERROR, INSPAN, JOB_FAILED, USER_ERROR, wait_for
 
-COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "give", "results", "generate", "bench",
+COMMANDS = ["up", "join", "train", "plan", "nodes", "jobs", "job", "logs", "cancel", "give", "results", "generate", "bench", "doctor",
             "lab", "version"]
 
 MODEL = "model: {kind: gpt, layers: 2, heads: 2, dim: 32, context: 32}\n"
@@ -60,6 +60,8 @@ def test_every_command_has_help_with_an_example(inspan, command):
     (["bench", "allgather"], "there is bench allreduce and bench explain"),
     (["bench", "explain", "--local", "2", "--schedule", "ring"], "do not go with it"),
     (["bench", "explain", "--local", "1"], "at least two"),
+    (["bench", "allreduce", "--local", "2", "--backend", "glue"], '"glue" is none of auto, native, gloo'),
+    (["bench", "allreduce", "--local", "2", "--backend", "gloo", "--wire", "bf16"], "are for the native backend"),
     (["bench", "allreduce", "--local", "2", "--rank", "1"], "do not go with it"),
     (["bench", "allreduce", "--local", "2", "--bytes", "1"], "multiples of 4"),
     (["bench", "allreduce", "--local", "2", "--weights", "0,0"], "at least one must be above 0"),

@@ -34,6 +34,7 @@ def test_the_tree_keeps_its_layers():
     ("manager/service/nodes.c", "#include <sqlite3.h>\n", "belongs to manager/registry alone"),
     ("comm/exec.c", "#include <dnnl.h>\n", "belongs to nn alone"),
     ("comm/exec.c", "#include <cmocka.h>\n", "belongs to tests alone"),
+    ("comm/backends/engine.cc", "#include <gloo/allreduce.h>\n", "belongs to comm/backends/gloo alone"),
     ("nowhere/x.c", "", "not in the table of layers"),
 ])
 def test_a_planted_include_is_found(tmp_path, name, text, fault):

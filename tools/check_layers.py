@@ -60,7 +60,8 @@ THIRD_PARTY = {
     r"cjson/": ["platform/json"],
     r"avahi|netlink/genl|systemd/": ["platform/host"],
     r"ncurses|curses": ["tui"],
-    r"gloo/|nccl|mpi\.h|cuda": ["comm/backends"],
+    r"gloo/": ["comm/backends/gloo"],
+    r"nccl|mpi\.h|cuda": ["comm/backends"],
     r"cmocka\.h": [],
 }
 

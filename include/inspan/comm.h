@@ -208,9 +208,9 @@ INSPAN_API inspan_status_t inspan_receive(inspan_comm_t *comm, void *data, uint6
  * Compare what all ranks measured of their links (while operations ran), and choose by it how all-reduces of
  * each size are carried from now on: schedule, and whose share of the sums is how large. All ranks call it,
  * in the same order as operations, while none is pending. Two short operations; where no link has changed by
- * 15 %, one, and *changed is false. Nothing to do where schedule or weights are forced. Blocks for timeout_ns
- * at most: then, and on any other failure, the communicator has failed, and the status is the cause's;
- * INVALID: operations are pending.
+ * 15 %, one, and *changed is false. Nothing to do where schedule or weights are forced, or another backend
+ * than native carries them. Blocks for timeout_ns at most: then, and on any other failure, the communicator
+ * has failed, and the status is the cause's; INVALID: operations are pending.
  */
 INSPAN_API inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *changed);
 

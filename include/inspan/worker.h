@@ -24,6 +24,11 @@ typedef struct inspan_views inspan_views_t; /* views of a job as they come */
 INSPAN_API inspan_status_t inspan_worker_attach(inspan_worker_t **worker, inspan_error_t *err);
 INSPAN_API inspan_views_t *inspan_worker_views(inspan_worker_t *worker); /* the worker's; ends with it */
 
+/* What carries the sums of views: "auto", "native", "gloo" (`inspan doctor`), the same on all members; "auto"
+ * unless this is called, before the first view is asked for. Where some member cannot use it, no view opens,
+ * and the failure names that member and why. INVALID: there is none of that name. */
+INSPAN_API inspan_status_t inspan_worker_backend(inspan_worker_t *worker, const char *name);
+
 INSPAN_API uint32_t inspan_worker_threads(const inspan_worker_t *worker); /* this machine's share, >= 1 */
 
 typedef struct inspan_progress {

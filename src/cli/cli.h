@@ -53,6 +53,7 @@ int cli_main(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_cancel(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
 int cmd_unban(int argc, char **argv);
 int cmd_chaos(int argc, char **argv);

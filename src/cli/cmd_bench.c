@@ -34,7 +34,7 @@
 
 typedef struct bench {
     uint64_t rank, world, iterations, local, chunk;
-    const char *rendezvous, *bytes, *weights, *schedule, *wire, *data_ports, *cpu, *link;
+    const char *rendezvous, *bytes, *weights, *schedule, *wire, *backend, *data_ports, *cpu, *link;
     bool check, json, joined;
     const char *what; /* allreduce, explain */
     /* parsed */
@@ -111,6 +111,30 @@ static inspan_status_t parse_wire(bench_t *bench, inspan_error_t *err)
     return error_set(err, INSPAN_INVALID, "--wire: \"%s\" is none of fp32, bf16, fp16, int8", bench->wire);
 }
 
+static bool explains(const bench_t *bench)
+{
+    return strcmp(bench->what, "explain") == 0;
+}
+
+/* A backend has one way of its own: what chooses the executor's does not go with it. */
+static inspan_status_t parse_backend(const bench_t *bench, inspan_error_t *err)
+{
+    if (!comm_backend_exists(bench->backend))
+        return error_set(err, INSPAN_INVALID, "--backend: \"%.40s\" is none of auto, native, gloo",
+                         bench->backend);
+    if (strcmp(bench->backend, "auto") == 0 || strcmp(bench->backend, "native") == 0) return INSPAN_OK;
+    if (explains(bench))
+        return error_set(err, INSPAN_INVALID, "bench explain shows what the native backend chooses");
+    if (strcmp(bench->schedule, "auto") != 0 || bench->weights != NULL || bench->chunk > 0 ||
+        bench->wire_type != INSPAN_WIRE_FP32)
+        return error_set(
+            err, INSPAN_INVALID,
+            "--schedule, --weights, --chunk and --wire are for the native backend: they do not go "
+            "with --backend %s",
+            bench->backend);
+    return INSPAN_OK;
+}
+
 static inspan_status_t parse_rendezvous(bench_t *bench, inspan_error_t *err)
 {
     inspan_status_t status = os_target_parse(bench->rendezvous, 0, &bench->place, err);
@@ -119,11 +143,6 @@ static inspan_status_t parse_rendezvous(bench_t *bench, inspan_error_t *err)
     else if (bench->place.port == 0)
         status = error_set(err, INSPAN_INVALID, "--rendezvous: \"%s\" is not HOST:PORT", bench->rendezvous);
     return status;
-}
-
-static bool explains(const bench_t *bench)
-{
-    return strcmp(bench->what, "explain") == 0;
 }
 
 static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
@@ -153,6 +172,7 @@ static inspan_status_t parse(bench_t *bench, inspan_error_t *err)
     if (status == INSPAN_OK) status = parse_schedule(bench, err);
     if (status == INSPAN_OK) status = parse_wire(bench, err);
     if (status == INSPAN_OK && bench->weights != NULL) status = parse_weights(bench, err);
+    if (status == INSPAN_OK) status = parse_backend(bench, err);
     if (status == INSPAN_OK && bench->local == 0) status = parse_rendezvous(bench, err);
     return status;
 }
@@ -264,7 +284,7 @@ static inspan_status_t measure(const bench_t *bench, inspan_comm_t *comm, uint64
     return INSPAN_OK;
 }
 
-static int print(const bench_t *bench, const figure_t *figures)
+static int print(const bench_t *bench, const inspan_comm_t *comm, const figure_t *figures)
 {
     const uint64_t checked = bench->check ? (uint64_t)bench->n_sizes * (WARM_UP + bench->iterations) : 0;
     if (!bench->json) {
@@ -276,6 +296,7 @@ static int print(const bench_t *bench, const figure_t *figures)
         if (bench->check)
             printf("all %llu sums are right on all %llu ranks\n", (unsigned long long)checked,
                    (unsigned long long)bench->world);
+        printf("carried by: %s\n", comm_backend_name(comm));
         return CLI_EXIT_OK;
     }
     json_t *root = json_object(), *results = json_array();
@@ -283,6 +304,7 @@ static int print(const bench_t *bench, const figure_t *figures)
     json_set_number(root, "world", (double)bench->world);
     json_set_string(root, "schedule", bench->schedule);
     json_set_string(root, "wire", bench->wire);
+    json_set_string(root, "backend", comm_backend_name(comm)); /* the one that ran */
     json_set_number(root, "iterations", (double)bench->iterations);
     if (bench->check)
         json_set_number(root, "checked_sums", (double)checked); /* of each rank; all are right */
@@ -477,7 +499,8 @@ static int run_rank(const bench_t *bench)
                               .failure_timeout = 5 * NS_PER_S,
                               .schedule = bench->algorithm,
                               .weights = bench->weights != NULL ? bench->shares : NULL,
-                              .chunk_bytes = bench->chunk};
+                              .chunk_bytes = bench->chunk,
+                              .backend = bench->backend};
     memcpy(options.key, group.key, sizeof options.key);
     if (status == INSPAN_OK) status = comm_open(&options, &comm, &err);
     figure_t figures[SIZES_MAX];
@@ -485,7 +508,7 @@ static int run_rank(const bench_t *bench)
     if (status == INSPAN_OK)
         status = explaining ? look_at_links(comm, &err) : run_sizes(bench, comm, figures, &err);
     if (status == INSPAN_OK && group.rank == 0)
-        printed = explaining ? print_explanation(bench, comm) : print(bench, figures);
+        printed = explaining ? print_explanation(bench, comm) : print(bench, comm, figures);
     if (status != INSPAN_OK && comm != NULL)
         inspan_comm_abort(comm, err.text); /* a wrong sum is an end for all */
     inspan_comm_close(comm);
@@ -526,10 +549,10 @@ static inspan_status_t start_rank(flock_t *flock, uint32_t rank, const char *mee
         arguments[n++] = "--enter-lab";
         arguments[n++] = lab_where(flock->lab, rank);
     }
-    const char *const fixed[] = {"bench",   bench->what, "--joined",   "--rank",     words[0],
-                                 "--world", words[1],    "--iters",    words[2],     "--rendezvous",
-                                 meeting,   "--bytes",   bench->bytes, "--schedule", bench->schedule,
-                                 "--wire",  bench->wire};
+    const char *const fixed[] = {"bench",   bench->what, "--joined",   "--rank",      words[0],
+                                 "--world", words[1],    "--iters",    words[2],      "--rendezvous",
+                                 meeting,   "--bytes",   bench->bytes, "--schedule",  bench->schedule,
+                                 "--wire",  bench->wire, "--backend",  bench->backend};
     for (size_t i = 0; i < COUNT_OF(fixed); i++) arguments[n++] = fixed[i];
     if (bench->chunk > 0) arguments[n++] = "--chunk", arguments[n++] = words[3];
     if (bench->weights != NULL) arguments[n++] = "--weights", arguments[n++] = bench->weights;
@@ -648,8 +671,12 @@ static int run_local(const bench_t *bench)
 
 int cmd_bench(int argc, char **argv)
 {
-    bench_t bench = {
-        .rank = NO_RANK, .iterations = 20, .bytes = "4K,1M,25M", .schedule = "auto", .wire = "fp32"};
+    bench_t bench = {.rank = NO_RANK,
+                     .iterations = 20,
+                     .bytes = "4K,1M,25M",
+                     .schedule = "auto",
+                     .wire = "fp32",
+                     .backend = "auto"};
     const cli_option_t options[] = {
         {"local", 0, CLI_COUNT, "N", "start all N ranks on this machine", &bench.local, 1, BENCH_WORLD_MAX},
         OPTION_CPU(&bench.cpu),
@@ -665,6 +692,8 @@ int cmd_bench(int argc, char **argv)
          0, 0},
         {"wire", 0, CLI_TEXT, "TYPE", "numbers on the wire: fp32, bf16, fp16 or int8 (default fp32)",
          &bench.wire, 0, 0},
+        {"backend", 0, CLI_TEXT, "NAME", "what carries it: auto, native or gloo (inspan doctor: what can)",
+         &bench.backend, 0, 0},
         {"weights", 0, CLI_TEXT, "W,W,...", "share of the sums that each rank makes, as in 1,1,1,0",
          &bench.weights, 0, 0},
         {"chunk", 0, CLI_SIZE, "BYTES", "longest chunk (default: chosen by size)", &bench.chunk, 0, 0},

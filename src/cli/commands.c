@@ -76,6 +76,9 @@ const cli_command_t cli_commands[] = {
      "--json\n"
      "  inspan bench explain --local 4 --link 1gbit,1gbit,1gbit,200mbit",
      cmd_bench},
+    {"doctor", "[options]", "Show what this machine can do, and what the rest would need",
+     "One line for each backend that could carry collectives here: whether it can, and else what to install.",
+     "  inspan doctor --json", cmd_doctor},
     {"version", "[options]", "Print the versions of Inspan and of what it stands on", NULL,
      "  inspan version --json", cmd_version},
     {"manager", "--folder FOLDER [options]", NULL, NULL, NULL, cmd_manager},

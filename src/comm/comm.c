@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/internal.h"
+#include "comm/backends/engine.h"
 #include "platform/os/os_time.h"
 
 #define ONE_SHOT_MOST 49152 /* bytes that a rank sends in all: below, one hop is faster than two */
@@ -64,6 +64,9 @@ inspan_status_t comm_check_options(const comm_options_t *options, inspan_error_t
     const uint32_t world = options->world;
     if (world == 0 || options->rank >= world || options->members == NULL)
         return error_set(err, INSPAN_INVALID, "rank %u of %u ranks cannot be", options->rank, world);
+    if (backend_find(options->backend) == NULL)
+        return error_set(err, INSPAN_INVALID, "there is no backend \"%.40s\": auto, native, gloo",
+                         options->backend);
     if (options->failure_timeout < NS_PER_S || options->failure_timeout > 3600 * NS_PER_S)
         return error_set(err, INSPAN_INVALID, "failure_timeout must be from 1 s to 1 h");
     if ((unsigned)options->schedule > INSPAN_SCHEDULE_TREES)
@@ -95,6 +98,7 @@ static void init_conditions(inspan_comm_t *comm)
 
 void comm_free(inspan_comm_t *comm)
 {
+    engine_close(comm);
     plan_free_all(comm);
     message_close(comm);
     stage_close(&comm->stage);
@@ -200,6 +204,7 @@ void inspan_comm_close(inspan_comm_t *comm)
     } else {
         exec_wake(comm); /* sim: what it said is in memory already */
     }
+    engine_close(comm); /* its thread wakes the transport's */
     comm->transport->close(comm->transport_self);
     comm_free(comm);
 }
@@ -324,6 +329,7 @@ static void choose_for(const inspan_comm_t *comm, data_call_t *call)
         call->algorithm = SCHED_DIRECT;
     else
         call->exact_tail = 0;
+    if (engine_carries(comm, call)) call->algorithm = DATA_BY_BACKEND;
 }
 
 inspan_status_t comm_start(inspan_comm_t *comm, data_call_t call, const comm_buffers_t *buffers,
@@ -464,13 +470,27 @@ void comm_return_op(inspan_comm_t *comm, inspan_op_t *op)
     release(op);
 }
 
-void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
+/* With the lock held. */
+static void finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
 {
-    pthread_mutex_lock(&comm->lock);
     comm->operations++;
     if (--comm->pending == 0) comm->busy += os_now() - comm->busy_since;
     op->status = status;
     op->state = OP_DONE;
+}
+
+bool comm_op_finish_early(inspan_comm_t *comm, inspan_op_t *op)
+{
+    if (op->done != NULL || comm->failed) return false;
+    finish(comm, op, INSPAN_OK);
+    os_cond_broadcast(&op->finished);
+    return true;
+}
+
+void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status)
+{
+    pthread_mutex_lock(&comm->lock);
+    finish(comm, op, status);
     const comm_done_fn done = op->done;
     void *context = op->done_context;
     if (done != NULL)
@@ -602,4 +622,8 @@ void inspan_comm_stats(const inspan_comm_t *comm, inspan_comm_stats_t *stats)
     stats->bytes_sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);
     stats->bytes_received = atomic_load_explicit(&c->bytes_received, memory_order_relaxed);
     stats->io_cpu_ns = c->transport->cpu(c->transport_self);
+    uint64_t sent = 0, received = 0;
+    engine_traffic(c, &sent, &received);
+    stats->bytes_sent += sent;
+    stats->bytes_received += received;
 }

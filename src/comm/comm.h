@@ -60,6 +60,8 @@ typedef struct comm_options {
     const double
         *weights; /* (world) shard weights for AUTO and DIRECT; NULL: from the links, equal at first */
     uint64_t chunk_bytes; /* 0: chosen */
+    const char *backend; /* NULL, "auto", "native"; "gloo": carries what it can (backends/backend.h), where it
+                            can be used on all ranks, else comm_open fails */
     const int *cancel; /* NULL, or a descriptor (an eventfd, say): once it is readable, comm_open gives up at
                           once with ABORTED */
     inspan_cause_t
@@ -71,10 +73,29 @@ typedef struct comm_options {
  * Connect every pair, try both directions of each with a probe of 64 KiB, agree that all are ready. Blocks
  * for at most 2 x failure_timeout. On failure the text names the pair, the direction, address and port, and
  * tells refused from filtered from wrong key, version, job or incarnation. A member that has another view of
- * the job is tried again until failure_timeout: it, or this rank, is about to learn of a newer one. REFUSED,
- * UNREACHABLE, TIMEOUT, AUTH, VERSION, MISMATCH, ABORTED (cancelled), NO_MEMORY, IO.
+ * the job is tried again until failure_timeout: it, or this rank, is about to learn of a newer one. With a
+ * backend, failure_timeout more. REFUSED, UNREACHABLE, TIMEOUT, AUTH, VERSION, MISMATCH, ABORTED (cancelled),
+ * UNSUPPORTED (the backend, on some rank), NO_MEMORY, IO.
  */
 inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **comm, inspan_error_t *err);
+
+/* What carries collectives: "native", "gloo". Any thread. */
+const char *comm_backend_name(const inspan_comm_t *comm);
+uint64_t comm_backend_operations(const inspan_comm_t *comm); /* done by it; native: not counted, 0 */
+
+/* What this process could open a communicator with. */
+typedef struct comm_backend_info {
+    const char *name;
+    bool available;
+    char version[32]; /* of the library behind it; "": not known */
+    char why[192];    /* one line for a person: what it is, or why not and what to do about it */
+} comm_backend_info_t;
+/* The index-th backend (0: native); false: there are no more. Loads its library; any thread. */
+bool comm_backend_info(uint32_t index, comm_backend_info_t *info);
+/* "auto", or the name of one. */
+bool comm_backend_exists(const char *name);
+/* Of NCCL, for which this version has no backend: what of it is here. */
+void comm_nccl_info(comm_backend_info_t *info);
 
 /* ---- Small messages between ranks (the step's control plane) --------------------------------- */
 

@@ -1,10 +1,12 @@
 /*
- * What every transport must pass: the same cases over worlds of ranks, whatever carries them. A transport's
- * test gives a harness, which runs one function per rank, and calls conformance_run.
+ * What every transport and every backend must pass: the same cases over worlds of ranks, whatever carries
+ * them. Their tests give a harness, which runs one function per rank, and call conformance_run. A case that
+ * needs what the backend does not have is skipped by name.
  */
 #ifndef COMM_CONFORMANCE_TEST_H
 #define COMM_CONFORMANCE_TEST_H
 
+#include "comm/backends/backend.h"
 #include "comm/comm.h"
 
 typedef struct world {
@@ -23,6 +25,7 @@ typedef struct harness {
     /* A world with these options (rank, world, members, io, listener, key are filled in). */
     void (*open)(world_t *world, uint32_t n, const comm_options_t *options);
     void (*close)(world_t *world);
+    const backend_t *backend; /* that open uses; NULL: native */
 } harness_t;
 
 /* cmocka's assertions jump, which only its own thread may do: ranks record, the main thread asserts. */

@@ -8,11 +8,14 @@
  *
  *   SEND                 a bit in `ready`, taken by tx.c in list order, oldest run first
  *   COPY, REDUCE, RECV*  in the run's work queue, taken by pump()
+ *
+ * Runs of a backend have no operations: backends/engine.c has them from begin to end.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/backends/engine.h"
 #include "comm/codec.h"
 #include "comm/internal.h"
 #include "comm/reduce.h"
@@ -51,8 +54,6 @@ static void may_start(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
     exec_mark(comm, what->peer);
 }
 
-static void run_done(inspan_comm_t *comm, comm_run_t *run);
-
 void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
 {
     const comm_plan_t *plan = run->plan;
@@ -63,7 +64,7 @@ void exec_finish_op(inspan_comm_t *comm, comm_run_t *run, uint32_t op)
                     plan_count(plan, op));
     for (uint32_t i = plan->dependents_first[op]; i < plan->dependents_first[op + 1]; i++)
         if (--run->waits[plan->dependents[i]] == 0) may_start(comm, run, plan->dependents[i]);
-    if (--run->left == 0) run_done(comm, run);
+    if (--run->left == 0) exec_run_done(comm, run);
 }
 
 /* Bytes that were charged to the peer's credit are consumed. */
@@ -175,7 +176,7 @@ static void open_windows(inspan_comm_t *comm)
 }
 
 /* Take the run out of the active ones; give its handle the status. */
-static void run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status)
+void exec_run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status)
 {
     comm->runs[run->seq % COMM_RING] = NULL;
     comm->n_active--;
@@ -187,12 +188,12 @@ static void run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status
     pthread_mutex_lock(&comm->lock);
     plan_return_run(run);
     pthread_mutex_unlock(&comm->lock);
-    comm_op_finish(comm, op, status);
+    if (op != NULL) comm_op_finish(comm, op, status);
 }
 
-static void run_done(inspan_comm_t *comm, comm_run_t *run)
+void exec_run_done(inspan_comm_t *comm, comm_run_t *run)
 {
-    run_end(comm, run, INSPAN_OK);
+    exec_run_end(comm, run, INSPAN_OK);
     if (comm->n_active == 0) tune_note(comm);
     open_windows(comm);
 }
@@ -201,7 +202,7 @@ void exec_drop_all(inspan_comm_t *comm, inspan_status_t status)
 {
     for (uint64_t seq = comm->oldest; comm->n_active > 0 && seq <= comm->posted; seq++) {
         comm_run_t *run = comm->runs[seq % COMM_RING];
-        if (run != NULL) run_end(comm, run, status);
+        if (run != NULL && !run->held) exec_run_end(comm, run, status);
     }
     while (comm->waiting_first != NULL) {
         comm_run_t *run = comm->waiting_first;
@@ -290,8 +291,12 @@ static void run_begin(inspan_comm_t *comm, comm_run_t *run)
     if (comm->health != COMM_HEALTHY) return;
     open_windows(comm);
     mark_all(comm);
+    if (run->plan->call.algorithm == DATA_BY_BACKEND) {
+        engine_offer(comm);
+        return;
+    }
     if (run->left == 0) {
-        run_done(comm, run);
+        exec_run_done(comm, run);
         return;
     }
     for (uint32_t op = 0; op < run->plan->schedule->n_ops; op++)
@@ -403,6 +408,7 @@ static void continue_closing(inspan_comm_t *comm)
         comm->transport->tick_in(comm->transport_self, NS_PER_MS);
         return;
     }
+    if (comm->n_held > 0) return; /* the backend was aborted: it gives them back at once, and wakes us */
     comm->transport->stop(comm->transport_self);
     for (uint32_t peer = 0; peer < comm->world; peer++) comm->peers[peer].gone = true;
     pthread_mutex_lock(&comm->lock);
@@ -442,6 +448,7 @@ void exec_wake(inspan_comm_t *comm)
         transfer_begin(comm, transfer);
     if (proposed) fail_propose(comm, &proposal);
     if (expired > 0) fail_expired(comm, expired);
+    engine_take_back(comm);
     if (comm->health == COMM_FAILED) exec_drop_all(comm, comm->cause.status);
     message_deliver_kept(comm);
     if (closing && comm->close_until == 0) begin_closing(comm);
@@ -488,6 +495,7 @@ void exec_tick(inspan_comm_t *comm)
 {
     const ns_t now = comm->transport->now(comm->transport_self);
     if (comm->health == COMM_SETTLING) fail_settle(comm, false);
+    engine_tick(comm);
     if (comm->health == COMM_HEALTHY) watch_peers(comm, now);
     pump(comm);
     pthread_mutex_lock(&comm->lock);

@@ -22,7 +22,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "comm/internal.h"
+#include "comm/backends/engine.h"
 
 #define SETTLE_LEAST (20 * NS_PER_MS)
 #define SETTLE_MOST  (80 * NS_PER_MS) /* all ranks must know of a failure within 100 ms */
@@ -61,6 +61,7 @@ static void consider(inspan_comm_t *comm, const inspan_cause_t *cause)
         comm->cause = *cause;
         comm->settle_since = comm->transport->now(comm->transport_self);
         comm->transport->tick_in(comm->transport_self, settle_least(comm));
+        engine_abort(comm);
         for (uint32_t peer = 0; peer < comm->world; peer++) {
             if (peer == comm->rank || comm->peers[peer].gone) continue;
             rx_discard(comm, peer);

@@ -13,6 +13,7 @@
  *   tune.c     the links as measured, and what is chosen by them
  *   fail.c     the first failure: spread, settle, finish everything
  *   message.c  small messages
+ *   backends/  what may carry collectives in place of exec.c
  *   transport/ tcp (sockets) and sim (memory): byte streams between ranks, nothing of frames or collectives
  *
  * Threads. All that moves data runs on one thread, the transport's ("I/O thread"; for sim: the caller of
@@ -34,6 +35,7 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
+#include "comm/backends/backend.h"
 #include "comm/codec.h"
 #include "comm/comm.h"
 #include "core/collective/meter.h"
@@ -122,7 +124,7 @@ typedef struct page_chain {
 struct comm_run {
     comm_plan_t *plan;
     comm_run_t *next; /* of the plan's free runs, or of those waiting to begin */
-    inspan_op_t *op;
+    inspan_op_t *op;  /* NULL: finished already, by the backend's thread */
     uint64_t seq;
     ns_t since;
     const uint8_t *in;
@@ -144,9 +146,12 @@ struct comm_run {
     uint64_t
         *ready[2];    /* bitmaps of SENDs that may start, per peer by position; [1]: those that need credit */
     uint64_t *window; /* (world) what the peer may still send */
-    uint64_t *to_tell;   /* (world) credit not yet told */
-    uint8_t *tell;       /* (world) it is worth a frame; counted in credits_due */
-    uint64_t *uncovered; /* (world) staged bytes for which no credit was told yet */
+    uint64_t *to_tell;     /* (world) credit not yet told */
+    uint8_t *tell;         /* (world) it is worth a frame; counted in credits_due */
+    uint64_t *uncovered;   /* (world) staged bytes for which no credit was told yet */
+    bool held;             /* by the backend, which has its buffers */
+    inspan_status_t ended; /* what the backend said of it */
+    backend_fault_t fault;
 };
 
 /* ---- Handles --------------------------------------------------------------------------------- */
@@ -360,6 +365,8 @@ typedef struct tune { /* calling threads, one at a time */
     int32_t *words; /* the choices, to be sent */
 } tune_t;
 
+typedef struct comm_engine comm_engine_t; /* backends/engine.h */
+
 typedef enum comm_health { COMM_HEALTHY, COMM_SETTLING, COMM_FAILED } comm_health_t;
 
 struct inspan_comm {
@@ -372,6 +379,7 @@ struct inspan_comm {
     uint64_t chunk_bytes;
     const comm_transport_t *transport;
     void *transport_self;
+    comm_engine_t *engine; /* NULL: native */
 
     /* Calling threads, one at a time. */
     tune_t tune;
@@ -387,7 +395,8 @@ struct inspan_comm {
     uint32_t pending;
     comm_run_t *queued_first, *queued_last;
     transfer_queue_t queued_transfers;
-    bool failed; /* cause is final */
+    comm_run_t *given_back_first, *given_back_last; /* by the backend */
+    bool failed;                                    /* cause is final */
     bool wake_sent;
     inspan_cause_t cause;
     bool proposed; /* a cause from another thread waits in proposal */
@@ -411,7 +420,7 @@ struct inspan_comm {
     comm_run_t *runs[COMM_RING];              /* active, by sequence number */
     data_call_t calls[COMM_RING];             /* own, by sequence number */
     uint64_t oldest, posted;                  /* active ones lie in [oldest, posted] */
-    uint32_t n_active, n_open;
+    uint32_t n_active, n_open, n_held;
     uint32_t n_transfers; /* begun, not finished */
     bool working;         /* some run has work queued */
     uint8_t *scratch;     /* (DATA_PIECE_MAX + CODEC_UNIT_MAX) bytes to be reduced or converted */
@@ -467,6 +476,9 @@ inspan_status_t comm_create(const comm_options_t *options, const comm_transport_
 void comm_free(inspan_comm_t *comm); /* not its transport */
 void comm_wake(inspan_comm_t *comm);
 void comm_op_finish(inspan_comm_t *comm, inspan_op_t *op, inspan_status_t status); /* I/O thread */
+/* Well, on any other thread, with the lock held: where it is waited for. false: its callback is the I/O
+ * thread's. */
+bool comm_op_finish_early(inspan_comm_t *comm, inspan_op_t *op);
 void comm_own_cause(const inspan_comm_t *comm, inspan_cause_t *cause, const char *operation,
                     const char *what); /* this rank is at fault: "rank N (node X) `what`" */
 void comm_describe_call(const inspan_comm_t *comm, const data_call_t *call, uint64_t seq, char *text,
@@ -510,6 +522,8 @@ void exec_credit(inspan_comm_t *comm, comm_run_t *run, uint32_t peer, uint64_t c
 void exec_mark(inspan_comm_t *comm, uint32_t peer);
 void exec_drop_all(inspan_comm_t *comm, inspan_status_t status); /* end all runs */
 void exec_check_call(inspan_comm_t *comm, uint32_t peer, uint64_t seq);
+void exec_run_end(inspan_comm_t *comm, comm_run_t *run, inspan_status_t status); /* in any way */
+void exec_run_done(inspan_comm_t *comm, comm_run_t *run);                        /* well */
 void exec_listen(inspan_comm_t *comm); /* before something begins: peers' silence counts from now on */
 
 /* transfer.c */

@@ -215,13 +215,14 @@ static inspan_status_t plan_build(const inspan_comm_t *comm, const data_call_t *
     plan->call = *call;
     plan->element_size = (uint32_t)inspan_dtype_size((inspan_dtype_t)call->dtype);
     plan->bytes = call->count * plan->element_size;
-    sched_request_t request = {.collective = (sched_collective_t)call->collective,
-                               .algorithm = (sched_algorithm_t)call->algorithm,
-                               .owners = (sched_owners_t)call->owners,
+    const bool ours = call->algorithm != DATA_BY_BACKEND; /* else there is nothing to schedule */
+    sched_request_t request = {.collective = ours ? (sched_collective_t)call->collective : SCHED_ALLREDUCE,
+                               .algorithm = ours ? (sched_algorithm_t)call->algorithm : SCHED_DIRECT,
+                               .owners = ours ? (sched_owners_t)call->owners : SCHED_BY_SHARDS,
                                .world = comm->world,
                                .rank = comm->rank,
                                .root = call->root,
-                               .count = call->count,
+                               .count = ours ? call->count : 0,
                                .exact_tail = call->exact_tail,
                                .element_size = plan->element_size,
                                .chunk_bytes = chunk_bytes,

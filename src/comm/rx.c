@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "comm/internal.h"
+#include "comm/backends/engine.h"
 
 #define READ_CALLS 8 /* of one peer, before the others have their turn */
 
@@ -231,6 +231,7 @@ static void on_post(inspan_comm_t *comm, uint32_t peer)
     p->calls[seq % COMM_RING] = (peer_call_t){.seq = seq, .call = call, .credit = call.window};
     if (comm->health != COMM_HEALTHY) return;
     if (seq <= comm->posted) exec_check_call(comm, peer, seq);
+    engine_offer(comm);
     exec_mark(comm, peer);
 }
 

@@ -394,7 +394,9 @@ inspan_status_t inspan_comm_tune(inspan_comm_t *comm, int64_t timeout_ns, bool *
 {
     if (comm == NULL || changed == NULL || timeout_ns <= 0) return INSPAN_INVALID;
     *changed = false;
-    if (comm->world == 1 || comm->forced != INSPAN_SCHEDULE_AUTO || comm->weights != NULL) return INSPAN_OK;
+    if (comm->world == 1 || comm->forced != INSPAN_SCHEDULE_AUTO || comm->weights != NULL ||
+        comm->engine != NULL)
+        return INSPAN_OK;
     pthread_mutex_lock(&comm->lock);
     const bool busy = comm->pending > 0;
     pthread_mutex_unlock(&comm->lock);

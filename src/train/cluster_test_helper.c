@@ -133,6 +133,9 @@ inspan_status_t __wrap_comm_message(inspan_comm_t *comm, uint32_t to, const void
         memcpy(&type, data, sizeof type);
         memcpy(&step, (const char *)data + 16, sizeof step);
     }
+    if (here != NULL && inspan_comm_world(comm) > 1 && strcmp(here->job.sync.backend, "auto") != 0 &&
+        strcmp(comm_backend_name(comm), here->job.sync.backend) != 0)
+        abort(); /* the job asks for one backend, and another one carries it */
     if (type == COMMIT && struck(KILL_BEFORE_COMMIT, step)) raise(SIGKILL);
     if (type == COMMIT && struck(KILL_IN_COMMIT, step) && told++ > 0) {
         killed_soon();
@@ -283,6 +286,7 @@ static void be_worker(cluster_t *cluster, uint32_t number)
     session.result = (result_t){folder, cluster->save_to[0] == '\0'};
     outcome->status = worker_open_at(path, &session.worker, &outcome->err);
     if (outcome->status != INSPAN_OK) return;
+    assert_int_equal(inspan_worker_backend(session.worker, cluster->job.sync.backend), INSPAN_OK);
     train(&session);
     inspan_worker_finish(session.worker, outcome->status,
                          outcome->status == INSPAN_OK ? outcome->summary : outcome->err.text);

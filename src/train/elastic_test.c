@@ -10,15 +10,19 @@
 
 #include <cmocka.h>
 
+#include "comm/comm.h"
 #include "train/cluster_test.h"
 
 enum { STEPS = 14 };
+
+static const char *backend = "native";
 
 static cluster_t *undisturbed; /* of the fp64 job, alone */
 
 static job_config_t disturbed_job(void)
 {
     job_config_t job = jobs_of("gpt", "fp64", "adamw", STEPS);
+    jobs_set(&job, "sync.backend", backend);
     jobs_set(&job, "train.evaluate_every", "3");
     jobs_set(&job, "sync.split", "equal"); /* everyone has leases at every step; unequal: split_test.c */
     jobs_set(&job, "sync.bucket",
@@ -326,6 +330,7 @@ static void the_gradient_of_a_disturbed_step(void **state)
 static int remove_all(void **state)
 {
     if (undisturbed != NULL) cluster_close(undisturbed);
+    undisturbed = NULL;
     return jobs_remove_data(state);
 }
 
@@ -352,5 +357,15 @@ int main(void)
         cmocka_unit_test(what_is_lost_may_be_dropped),
         cmocka_unit_test(the_gradient_of_a_disturbed_step),
     };
-    return cmocka_run_group_tests(tests, jobs_make_data, remove_all);
+    int failed = cmocka_run_group_tests(tests, jobs_make_data, remove_all);
+    comm_backend_info_t info;
+    for (uint32_t i = 1; comm_backend_info(i, &info); i++) {
+        if (!info.available) {
+            print_message("skipped: %s: %s\n", info.name, info.why);
+            continue;
+        }
+        backend = info.name;
+        failed += cmocka_run_group_tests_name(backend, tests, jobs_make_data, remove_all);
+    }
+    return failed;
 }

@@ -83,7 +83,7 @@ static const job_field_t fields[] = {
     {"sync.wire", JOB_CHOICE, AT(sync.wire), "auto", "auto|fp32|bf16|fp16|int8", 0, 0,
      "gradients on the wire: as they are, or rounded (int8 makes up for it later); auto: by sync.exactness"},
     {"sync.backend", JOB_CHOICE, AT(sync.backend), "auto", "auto|native|gloo|nccl|mpi", 0, 0,
-     "who carries collectives"},
+     "who carries collectives: native or gloo; auto: native"},
     {"sync.bucket", JOB_STRING, AT(sync.bucket), "auto", NULL, 1, 15,
      "bytes of a gradient bucket (25M); auto: first a 32nd of the gradients, 1 to 25 MB, then as measured"},
     {"sync.order", JOB_CHOICE, AT(sync.order), "reversed", "reversed|registered", 0, 0,
@@ -363,7 +363,7 @@ static inspan_status_t check_built(const job_config_t *job, inspan_error_t *err)
 {
     static const later_t later[] = {
         {AT(sync.mode), "exact|local|auto", "sync.mode"},
-        {AT(sync.backend), "auto|native", "sync.backend"},
+        {AT(sync.backend), "auto|native|gloo", "sync.backend"},
         {AT(sync.exactness), "exact|close", "sync.exactness"},
     };
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
@@ -450,6 +450,10 @@ inspan_status_t job_validate(const job_config_t *job, inspan_error_t *err)
     if (job_wire(job) != INSPAN_WIRE_FP32 && dtype_of(job) != NN_FP32)
         return error_set(err, INSPAN_INVALID, "sync.wire %s needs train.dtype fp32, found %s", job->sync.wire,
                          job->train.dtype);
+    if (job_wire(job) != INSPAN_WIRE_FP32 && strcmp(job->sync.backend, "gloo") == 0)
+        return error_set(err, INSPAN_INVALID,
+                         "sync.backend gloo sends gradients as they are: sync.wire must be fp32 or auto with "
+                         "sync.exactness exact, or take sync.backend native");
     uint64_t bucket = 0;
     return job_bucket_bytes(job, &bucket, err);
 }

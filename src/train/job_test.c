@@ -170,7 +170,7 @@ static void faults_of_several_fields(void **state)
         {"sync.bucket", "tiny", INSPAN_INVALID, "sync.bucket"},
         {"sync.bucket", "1", INSPAN_INVALID, "sync.bucket"},
         {"sync.mode", "eager", INSPAN_UNSUPPORTED, "eager is not in this version"},
-        {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native"},
+        {"sync.backend", "nccl", INSPAN_UNSUPPORTED, "it has auto|native|gloo"},
         {"sync.exactness", "loose", INSPAN_UNSUPPORTED, "it has exact|close"},
         {"nodes.labels", "fast", INSPAN_UNSUPPORTED, "nodes.labels"},
         {"nodes.gpu", "cuda", INSPAN_UNSUPPORTED, "nodes.gpu"},

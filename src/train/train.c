@@ -117,6 +117,7 @@ int train_worker_main(const char *folder)
         fprintf(stderr, "inspan: %s\n", err.text);
         return EXIT_JOB_FAILED;
     }
+    if (job_status == INSPAN_OK) job_status = inspan_worker_backend(process.worker, process.job.sync.backend);
     if (job_status != INSPAN_OK) {
         err = job_err;
         status = job_status;

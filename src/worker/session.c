@@ -156,6 +156,13 @@ inspan_views_t *inspan_worker_views(inspan_worker_t *worker)
     return &worker->views;
 }
 
+inspan_status_t inspan_worker_backend(inspan_worker_t *worker, const char *name)
+{
+    if (name == NULL || !comm_backend_exists(name)) return INSPAN_INVALID;
+    snprintf(worker->backend, sizeof worker->backend, "%s", name);
+    return INSPAN_OK;
+}
+
 uint32_t inspan_worker_threads(const inspan_worker_t *worker)
 {
     return worker->welcome.threads;

@@ -62,6 +62,7 @@ struct inspan_worker {
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     uint64_t incarnation;
     comm_listener_t *listener; /* over all views */
+    char backend[16];          /* of the views' communicators; "": auto */
     int cancel; /* eventfd: readable while the view that is being opened is not wanted any more */
     inspan_views_t views;
     void (*wake)(void *argument); /* under mutex: of views->watch */

@@ -223,6 +223,7 @@ static inspan_status_t connect_all(inspan_worker_t *worker, inspan_comm_t **comm
                               .listener = view->world > 1 ? worker->listener : NULL,
                               .failure_timeout = worker->welcome.failure_timeout,
                               .schedule = INSPAN_SCHEDULE_AUTO,
+                              .backend = worker->backend[0] != '\0' ? worker->backend : NULL,
                               .cancel = &worker->cancel,
                               .cause = &worker->unopen};
     memcpy(options.key, view->key, sizeof options.key);

@@ -128,7 +128,7 @@ static void sim_close(world_t *world)
     free(turns);
 }
 
-static const harness_t harness = {"comm over sim", sim_open, sim_close};
+static const harness_t harness = {"comm over sim", sim_open, sim_close, NULL};
 
 /* ---- Only here ------------------------------------------------------------------------------- */
 

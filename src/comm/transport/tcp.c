@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "comm/backends/engine.h"
 #include "comm/io.h"
 #include "platform/os/os_socket.h"
 #include "platform/os/os_time.h"
@@ -231,6 +232,54 @@ static tcp_t *tcp_create(const comm_options_t *options)
     return tcp;
 }
 
+/* All are connected: the second connection of each pair is the backend's. Who gives up says why. */
+static inspan_status_t open_backend(const comm_options_t *options, const backend_t *backend,
+                                    inspan_comm_t *comm, const int *kept, const int *sockets,
+                                    inspan_error_t *err)
+{
+    inspan_error_t own = {.status = INSPAN_OK};
+    inspan_cause_t cause = {.status = INSPAN_OK};
+    inspan_status_t status = backend_agree(options, backend, kept, sockets, &cause, &own);
+    if (status == INSPAN_OK) {
+        status = engine_open(comm, backend, options->members[options->rank].address, sockets, &own);
+        if (status != INSPAN_OK) comm_own_cause(comm, &cause, "connect", own.text);
+        if (status != INSPAN_OK) cause.status = status;
+    }
+    if (status == INSPAN_OK) return INSPAN_OK;
+    for (uint32_t peer = 0; peer < options->world; peer++)
+        if (kept[peer] >= 0) tcp_say_farewell(kept[peer], &cause);
+    if (err != NULL) *err = own;
+    if (options->cause != NULL) *options->cause = cause;
+    return status;
+}
+
+/* Connections for the communicator and, where it has a backend of its own, for that one. */
+static inspan_status_t connect_all(const comm_options_t *options, tcp_t *tcp, inspan_comm_t *comm,
+                                   inspan_error_t *err)
+{
+    const backend_t *backend = backend_find(options->backend);
+    const uint32_t world = options->world;
+    const bool two = backend->create != NULL && world > 1;
+    int *fds = calloc(world, sizeof *fds), *others = calloc(world, sizeof *others);
+    inspan_status_t status = INSPAN_OK;
+    if (fds == NULL || others == NULL)
+        status = error_set(err, INSPAN_NO_MEMORY, "no memory for the connections of %u ranks", world);
+    if (status == INSPAN_OK && world > 1) {
+        status = tcp_connect_all(options, fds, two ? others : NULL, err);
+        for (uint32_t peer = 0; peer < world && status == INSPAN_OK; peer++) tcp->peers[peer].fd = fds[peer];
+        if (status == INSPAN_OK && two) {
+            status = open_backend(options, backend, comm, fds, others, err);
+            for (uint32_t peer = 0; peer < world; peer++)
+                if (others[peer] >= 0) close(others[peer]);
+        }
+    }
+    for (uint32_t peer = 0; peer < world; peer++)
+        comm->peers[peer].heard = comm->peers[peer].tx.last = os_now();
+    free(fds);
+    free(others);
+    return status;
+}
+
 inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **out, inspan_error_t *err)
 {
     inspan_status_t status = comm_check_options(options, err);
@@ -240,30 +289,21 @@ inspan_status_t comm_open(const comm_options_t *options, inspan_comm_t **out, in
                          "a communicator needs an I/O thread and, of several ranks, a listener");
     tcp_t *tcp = tcp_create(options);
     inspan_comm_t *comm = NULL;
-    int *fds = calloc(options->world, sizeof *fds);
-    if (tcp == NULL || fds == NULL)
+    if (tcp == NULL)
         status = error_set(err, INSPAN_NO_MEMORY, "no memory or descriptors for the connections of %u ranks",
                            options->world);
     /* Everything that can fail for lack of memory comes first: afterwards others rely on this rank. */
     if (status == INSPAN_OK) status = comm_create(options, &tcp_transport, tcp, &comm, err);
-    if (status == INSPAN_OK && options->world > 1) status = tcp_connect_all(options, fds, err);
+    if (status == INSPAN_OK) status = connect_all(options, tcp, comm, err);
+    if (status == INSPAN_OK) {
+        tcp->comm = comm;
+        status = comm_io_add(tcp->io, tcp->wake, EPOLLIN, on_wake, tcp);
+        if (status != INSPAN_OK)
+            error_set(err, status, "cannot watch the connections of %u ranks", options->world);
+    }
     if (status != INSPAN_OK) {
         if (comm != NULL) comm_free(comm);
         if (tcp != NULL) tcp_close(tcp);
-        free(fds);
-        return status;
-    }
-    tcp->comm = comm;
-    for (uint32_t peer = 0; peer < options->world; peer++) {
-        tcp->peers[peer].fd = options->world > 1 && peer != options->rank ? fds[peer] : -1;
-        comm->peers[peer].heard = comm->peers[peer].tx.last = os_now();
-    }
-    free(fds);
-    status = comm_io_add(tcp->io, tcp->wake, EPOLLIN, on_wake, tcp);
-    if (status != INSPAN_OK) {
-        error_set(err, status, "cannot watch the connections of %u ranks", options->world);
-        tcp_close(tcp);
-        comm_free(comm);
         return status;
     }
     comm_wake(comm);

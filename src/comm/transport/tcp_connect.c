@@ -175,7 +175,7 @@ void tcp_outgoing_received(tcp_opening_t *o, tcp_link_t *link)
         return;
     case LINK_PROBE:
         link->state = LINK_DONE;
-        if (link->peer < o->options->rank) { /* checked; the one that the lower rank made is kept */
+        if (link->peer < o->options->rank && !o->keep_both) { /* checked; the lower rank's is kept */
             close(link->fd);
             link->fd = -1;
         }

@@ -404,20 +404,27 @@ static void open_loop(tcp_opening_t *o, struct pollfd *fds, tcp_link_t **links)
     }
 }
 
+void tcp_say_farewell(int fd, const inspan_cause_t *cause)
+{
+    uint8_t bytes[DATA_HEADER_BYTES + DATA_CAUSE_MAX];
+    const uint32_t n = (uint32_t)data_encode_cause(cause, bytes + DATA_HEADER_BYTES);
+    const data_frame_t frame = {.type = DATA_ABORT, .length = n};
+    data_encode_frame(&frame, bytes);
+    (void)send(fd, bytes, DATA_HEADER_BYTES + n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(fd, SHUT_WR);
+}
+
 /* Tell those that are connected why this rank gives up, as far as it goes out at once. */
 static void say_farewell(tcp_opening_t *o)
 {
-    uint8_t bytes[DATA_HEADER_BYTES + DATA_CAUSE_MAX];
-    const uint32_t n = (uint32_t)data_encode_cause(&o->cause, bytes + DATA_HEADER_BYTES);
-    const data_frame_t frame = {.type = DATA_ABORT, .length = n};
-    data_encode_frame(&frame, bytes);
     for (uint32_t peer = 0; peer < o->options->world; peer++) {
         tcp_link_t *link = kept(o, peer);
         if (peer == o->options->rank || link->state != LINK_DONE || link->fd < 0) continue;
         if (link_wants_out(link)) link_send(o, link); /* a READY half said; then the cause follows it */
         if (!link_wants_out(link))
-            (void)send(link->fd, bytes, DATA_HEADER_BYTES + n, MSG_NOSIGNAL | MSG_DONTWAIT);
-        shutdown(link->fd, SHUT_WR);
+            tcp_say_farewell(link->fd, &o->cause);
+        else
+            shutdown(link->fd, SHUT_WR);
     }
 }
 
@@ -439,11 +446,11 @@ static bool opening_allocate(tcp_opening_t *o, struct pollfd **fds, tcp_link_t *
     return true;
 }
 
-inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, inspan_error_t *err)
+inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, int *others, inspan_error_t *err)
 {
     struct pollfd *polls = NULL;
     tcp_link_t **links = NULL;
-    tcp_opening_t o = {.options = options, .begin = os_now()};
+    tcp_opening_t o = {.options = options, .keep_both = others != NULL, .begin = os_now()};
     o.connect_until = o.begin + options->failure_timeout;
     o.ready_until = o.begin + 2 * options->failure_timeout;
     if (opening_allocate(&o, &polls, &links))
@@ -454,8 +461,13 @@ inspan_status_t tcp_connect_all(const comm_options_t *options, int *fds, inspan_
     if (o.status != INSPAN_OK && o.outgoing != NULL && o.members != NULL) say_farewell(&o);
     for (uint32_t peer = 0; peer < options->world && o.outgoing != NULL && o.members != NULL; peer++) {
         tcp_link_t *keep = o.status == INSPAN_OK && peer != options->rank ? kept(&o, peer) : NULL;
+        tcp_link_t *other = keep == NULL                ? NULL
+                            : keep == &o.outgoing[peer] ? &o.members[peer]
+                                                        : &o.outgoing[peer];
         fds[peer] = keep != NULL ? keep->fd : -1;
+        if (others != NULL) others[peer] = other != NULL ? other->fd : -1;
         if (keep != NULL) keep->fd = -1;
+        if (other != NULL && others != NULL) other->fd = -1;
         tcp_link_close(&o.outgoing[peer]);
         tcp_link_close(&o.members[peer]);
     }

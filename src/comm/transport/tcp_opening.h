@@ -43,6 +43,7 @@ typedef struct tcp_link {
 
 typedef struct tcp_opening {
     const comm_options_t *options;
+    bool keep_both;       /* connections of each pair */
     tcp_link_t *outgoing; /* (world) */
     tcp_link_t *members;  /* (world) incoming, proven */
     tcp_link_t *unproven; /* (TCP_MAX_UNPROVEN) incoming */

@@ -1,5 +1,7 @@
-/* Ranks as processes over tcp: killed, stopped, gone while connecting. */
+/* Ranks as processes over tcp: killed, stopped, gone while connecting; with the executor, and with Gloo where
+ * it is. */
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,11 +22,13 @@
 
 enum { PROCS = 4 };
 
+static const char *backend = "native";
+
 /* What the ranks of forked processes tell the test, in shared memory. */
 typedef struct report {
     int ready, done;
     inspan_status_t status, later;
-    ns_t failed_at;
+    ns_t failed_at, aborted_at;
     inspan_cause_t cause;
     uint64_t hash;
 } report_t;
@@ -48,6 +52,7 @@ typedef struct workload {
     uint64_t count;
     int times;
     ns_t failure_timeout;
+    bool broadcast; /* from rank 0, in place of all-reduces */
 } workload_t;
 
 /* Start one step of it. Also where that fails, what was started must be waited for. */
@@ -55,6 +60,7 @@ static inspan_status_t start_step(inspan_comm_t *comm, const workload_t *work, c
                                   inspan_op_t *ops[2])
 {
     ops[0] = ops[1] = NULL;
+    if (work->broadcast) return inspan_broadcast(comm, out, work->count, INSPAN_FP32, 0, &ops[0]);
     if (!work->ring) return inspan_allreduce(comm, in, out, work->count, INSPAN_FP32, INSPAN_SUM, &ops[0]);
     const uint32_t rank = inspan_comm_rank(comm);
     const inspan_status_t status =
@@ -75,6 +81,27 @@ static inspan_status_t wait_step(inspan_op_t *ops[2])
     return status;
 }
 
+/* Beside the work of rank 0. */
+typedef struct aborter {
+    inspan_comm_t *comm;
+    shared_t *shared;
+    report_t *report;
+    bool ends;
+} aborter_t;
+
+static void *abort_when_told(void *argument)
+{
+    aborter_t *self = argument;
+    for (; !__atomic_load_n(&self->ends, __ATOMIC_ACQUIRE);
+         poll(NULL, 0, 1)) { /* not a wait: alarm ends it; shared memory has no event */
+        if (__atomic_load_n(&self->shared->go, __ATOMIC_ACQUIRE) == 0) continue;
+        self->report->aborted_at = os_now();
+        inspan_comm_abort(self->comm, "told to");
+        break;
+    }
+    return NULL;
+}
+
 static void child_main(tcp_net_t *net, uint32_t rank, shared_t *shared, const workload_t *work)
 {
     report_t *report = &shared->reports[rank];
@@ -86,7 +113,8 @@ static void child_main(tcp_net_t *net, uint32_t rank, shared_t *shared, const wo
                               .members = net->members,
                               .listener = net->listeners[rank],
                               .job = 1,
-                              .view = 1};
+                              .view = 1,
+                              .backend = backend};
     if (comm_io_open(&io, NULL) != INSPAN_OK) _exit(2);
     options.io = io;
     inspan_error_t err;
@@ -94,6 +122,9 @@ static void child_main(tcp_net_t *net, uint32_t rank, shared_t *shared, const wo
         fprintf(stderr, "%s\n", err.text);
         _exit(3);
     }
+    pthread_t thread;
+    aborter_t aborter = {comm, shared, report, false};
+    if (rank == 0 && pthread_create(&thread, NULL, abort_when_told, &aborter) != 0) _exit(4);
     const uint64_t count = work->count;
     float *in = malloc(count * sizeof *in);
     float *out[2] = {malloc(count * sizeof *in), malloc(count * sizeof *in)};
@@ -119,6 +150,10 @@ static void child_main(tcp_net_t *net, uint32_t rank, shared_t *shared, const wo
     if (report->later == INSPAN_OK) report->later = inspan_op_wait(op, PATIENCE);
     inspan_comm_cause(comm, &report->cause);
     __atomic_store_n(&report->done, 1, __ATOMIC_RELEASE);
+    if (rank == 0) {
+        __atomic_store_n(&aborter.ends, true, __ATOMIC_RELEASE);
+        pthread_join(thread, NULL);
+    }
     inspan_comm_close(comm);
     comm_io_close(io);
     _exit(0);
@@ -160,7 +195,7 @@ static void kill_one(bool ring)
 {
     tcp_net_t net;
     pid_t pids[PROCS];
-    const workload_t work = {ring, 12500000, 1000, 5 * NS_PER_S};
+    const workload_t work = {ring, 12500000, 1000, 5 * NS_PER_S, false};
     shared_t *shared = fork_ranks(&net, pids, &work);
     for (uint32_t r = 0; r < PROCS; r++) assert_true(wait_until(&shared->reports[r].ready, 1));
     kill(pids[2], SIGKILL);
@@ -201,7 +236,7 @@ static void stopped_for_a_second(void **state)
     for (int stopped = 0; stopped < 2; stopped++) {
         tcp_net_t net;
         pid_t pids[PROCS];
-        const workload_t work = {false, 2500000, 12, 5 * NS_PER_S};
+        const workload_t work = {false, 2500000, 12, 5 * NS_PER_S, false};
         shared_t *shared = fork_ranks(&net, pids, &work);
         assert_true(wait_until(&shared->reports[1].ready, 1));
         if (stopped) {
@@ -225,7 +260,7 @@ static void stop_one(bool ring)
 {
     tcp_net_t net;
     pid_t pids[PROCS];
-    const workload_t work = {ring, 2500000, 100000, NS_PER_S};
+    const workload_t work = {ring, 2500000, 100000, NS_PER_S, false};
     shared_t *shared = fork_ranks(&net, pids, &work);
     assert_true(wait_until(&shared->reports[1].ready, 1));
     kill(pids[1], SIGSTOP);
@@ -254,6 +289,52 @@ static void stopped_in_transfers(void **state)
 {
     (void)state;
     stop_one(true);
+}
+
+/* One stands still in the middle of its bytes, so that others wait for the rest of a piece, or for room to
+ * send: an abort ends these waits, too, in 100 ms. Of five rounds four may be late, for the machine has other
+ * things to do. */
+static void abort_beside_a_stopped_one(bool broadcast)
+{
+    ns_t best = PATIENCE;
+    for (int round = 0; round < 5; round++) {
+        tcp_net_t net;
+        pid_t pids[PROCS];
+        const workload_t work = {false, 12500000, 100000, 5 * NS_PER_S, broadcast};
+        shared_t *shared = fork_ranks(&net, pids, &work);
+        assert_true(wait_until(&shared->reports[2].ready, 1));
+        kill(pids[2], SIGSTOP);
+        poll(NULL, 0, 300); /* not a wait: until the others have sent and received what they can */
+        __atomic_store_n(&shared->go, 1, __ATOMIC_RELEASE);
+        ns_t longest = 0;
+        for (uint32_t r = 0; r < PROCS; r++) {
+            if (r == 2) continue;
+            assert_true(wait_until(&shared->reports[r].done, 1));
+            assert_int_equal(shared->reports[r].status, INSPAN_ABORTED);
+            assert_int_equal(shared->reports[r].cause.rank, 0);
+            const ns_t took = shared->reports[r].failed_at - shared->reports[0].aborted_at;
+            if (took > longest) longest = took;
+        }
+        if (longest < best) best = longest;
+        assert_true(longest < 2 * NS_PER_S); /* no wait was forgotten */
+        kill(pids[2], SIGCONT);
+        assert_true(wait_until(&shared->reports[2].done, 1));
+        assert_int_equal(shared->reports[2].status, INSPAN_ABORTED);
+        reap(&net, pids, shared);
+    }
+    if (best >= (SANITIZED ? 1000 : 100) * NS_PER_MS) fail_msg("%.0f ms", (double)best * 1e-6);
+}
+
+static void aborted_all_reduces_beside_a_stopped_one(void **state)
+{
+    (void)state;
+    abort_beside_a_stopped_one(false);
+}
+
+static void aborted_broadcasts_beside_a_stopped_one(void **state)
+{
+    (void)state;
+    abort_beside_a_stopped_one(true);
 }
 
 /* A process that ends at any moment of the connecting (rank 2 never connects, so that it goes on): rank 0
@@ -295,10 +376,33 @@ static void member_dies_while_connecting(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(member_dies_while_connecting), cmocka_unit_test(killed_in_all_reduces),
-        cmocka_unit_test(killed_in_transfers),          cmocka_unit_test(stopped_for_a_second),
-        cmocka_unit_test(stopped_in_all_reduces),       cmocka_unit_test(stopped_in_transfers),
+        cmocka_unit_test(member_dies_while_connecting),
+        cmocka_unit_test(killed_in_all_reduces),
+        cmocka_unit_test(killed_in_transfers),
+        cmocka_unit_test(stopped_for_a_second),
+        cmocka_unit_test(stopped_in_all_reduces),
+        cmocka_unit_test(stopped_in_transfers),
+        cmocka_unit_test(aborted_all_reduces_beside_a_stopped_one),
+        cmocka_unit_test(aborted_broadcasts_beside_a_stopped_one),
+    };
+    const struct CMUnitTest collectives[] = {
+        /* those that a backend carries */
+        cmocka_unit_test(killed_in_all_reduces),
+        cmocka_unit_test(stopped_for_a_second),
+        cmocka_unit_test(stopped_in_all_reduces),
+        cmocka_unit_test(aborted_all_reduces_beside_a_stopped_one),
+        cmocka_unit_test(aborted_broadcasts_beside_a_stopped_one),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests_name("tcp, processes", tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("tcp, processes", tests, NULL, NULL);
+    comm_backend_info_t info;
+    for (uint32_t i = 1; comm_backend_info(i, &info); i++) {
+        if (!info.available) {
+            print_message("skipped: %s: %s\n", info.name, info.why);
+            continue;
+        }
+        backend = info.name;
+        failed += cmocka_run_group_tests_name(info.name, collectives, NULL, NULL);
+    }
+    return failed;
 }

@@ -197,8 +197,8 @@ static bool has_ipv6(void)
 
 int main(int argc, char **argv)
 {
-    static const harness_t v4 = {"comm over tcp, IPv4", tcp_world_open, tcp_world_close};
-    static const harness_t v6 = {"comm over tcp, IPv6", tcp_world_open, tcp_world_close};
+    static const harness_t v4 = {"comm over tcp, IPv4", tcp_world_open, tcp_world_close, NULL};
+    static const harness_t v6 = {"comm over tcp, IPv6", tcp_world_open, tcp_world_close, NULL};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_fail_in_100_ms),
         cmocka_unit_test(hostile_member_is_told),

@@ -50,8 +50,8 @@
 #include "base/units.h"
 
 #define DATA_MAGIC         0x44505349u /* "ISPD" */
-#define DATA_MAJOR         2           /* 2: COMMIT carries shares of the sums */
-#define DATA_MINOR         2           /* 1: wire types; 2: small integers, products, blocks, roots */
+#define DATA_MAJOR         3 /* 3: a VOTE names a layout; small integers, products, blocks; backends */
+#define DATA_MINOR         0
 #define DATA_HELLO_BYTES   96
 #define DATA_WELCOME_BYTES 96
 #define DATA_SIGNED_BYTES  64 /* of a WELCOME: what its MAC covers */
@@ -136,6 +136,8 @@ typedef struct data_frame {
  *       10    2 zero
  *       12    4 elements at the end that go as they are
  */
+#define DATA_BY_BACKEND 255 /* algorithm: a backend's own (comm/backends) */
+
 typedef struct data_call {
     uint8_t collective, algorithm, dtype, reduction, wire, owners;
     uint32_t root, exact_tail;
