@@ -1,14 +1,15 @@
-"""Buckets of gradients as the planner lays them, against fixed sizes and orders. Laboratory of two to four equal nodes.
+"""Buckets of gradients as the planner lays them, against fixed sizes and orders. Laboratory of three equal nodes.
 
-usage: buckets.py [MODEL...] [--quick] [--rounds N] [--json] [--strict]      (all models: gpt small deep mlp conv)
+usage: buckets.py [MODEL...] [--quick] [--rounds N] [--json] [--strict]      (all models: gpt small deep mlp wide)
 
-Each model on links of 1 Gbit/s, 200 and 100 Mbit/s: first once with each of 1, 2, 5, 10 and 25 MB and both orders, then the best of
-these and the planned ones in turns, the latter both from the right and from the wrong order; medians of the turns. A time is that of
-a step, without the first steps, in which the planner looks on.
+Each model on links of 1 Gbit/s, 200 and 100 Mbit/s: first once with each of 1, 2, 5, 10 and 25 MB and both orders, then
+the best of these and the planned ones in turns, the latter both from the right and from the wrong order; medians of the
+turns. A time is that of a step, without the first steps, in which the planner looks on.
 
-wrong: what the same buckets cost in the wrong order, without the planner.
+wrong: the best of the grid in the wrong order, without the planner.
 
---quick tries it with two settings and few steps: its figures say nothing. --strict: exit code 1 where a bound is not met. Needs root.
+--quick tries it with two settings and few steps: its figures say nothing. --strict: exit code 1 where a bound is not met.
+Needs root.
 """
 
 import sys
@@ -95,7 +96,8 @@ def main():
     except Failed as error:
         sys.exit(f"the measurement stopped: {error}")
     print(f"{NODES} nodes of {CORES} cores; a step in seconds, medians of {options.rounds}")
-    print(f"{'link':<8} {'model':<6} {'best of the grid':<17} {'':>7} {'planned':>8} {'ratio':>6} {'from wrong':>11} {'wrong':>7}")
+    print(f"{'link':<8} {'model':<6} {'best of the grid':<17} {'':>7} {'planned':>8} {'ratio':>6} {'from wrong':>11} "
+          f"{'wrong':>7}")
     for link, rows in result.items():
         for name, row in rows.items():
             print(f"{link:<8} {name:<6} {row['best']:<17} {row['best_s']:7.3f} {row['planned_s']:8.3f} "

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "comm/comm.h"
+#include "comm/backends/other_backend_test.h"
 #include "train/cluster_test.h"
 
 enum { STEPS = 14 };
@@ -358,14 +358,7 @@ int main(void)
         cmocka_unit_test(the_gradient_of_a_disturbed_step),
     };
     int failed = cmocka_run_group_tests(tests, jobs_make_data, remove_all);
-    comm_backend_info_t info;
-    for (uint32_t i = 1; comm_backend_info(i, &info); i++) {
-        if (!info.available) {
-            print_message("skipped: %s: %s\n", info.name, info.why);
-            continue;
-        }
-        backend = info.name;
+    for (uint32_t i = 1; (backend = other_backend(&i)) != NULL;)
         failed += cmocka_run_group_tests_name(backend, tests, jobs_make_data, remove_all);
-    }
     return failed;
 }

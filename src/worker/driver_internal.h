@@ -138,8 +138,6 @@ typedef struct driver_wire {
     double chosen_s, left_s; /* what steps were expected to take, in it and in the one before */
 } driver_wire_t;
 
-#define DRIVER_LAYOUTS 4 /* known at a time: as many as the machine keeps */
-
 typedef struct driver_known {
     uint64_t hash; /* the machine's */
     layout_t layout;
@@ -164,9 +162,9 @@ typedef struct driver_layout {
     double chosen_s, left_s; /* what the newest plan is expected to expose, and what there was; where it
                                 goes back: what steps take, and took */
     /* under lock */
-    driver_known_t known[DRIVER_LAYOUTS]; /* the newest first */
-    uint64_t chosen;                      /* hash of this member's newest plan */
-    float *table;                         /* the leader: (members, n_params) gaps, of the members in `told` */
+    driver_known_t known[ELASTIC_LAYOUTS_KNOWN]; /* the newest first */
+    uint64_t chosen;                             /* hash of this member's newest plan */
+    float *table; /* the leader: (members, n_params) gaps, of the members in `told` */
     uint64_t told;
 } driver_layout_t;
 

@@ -76,7 +76,7 @@ inspan_status_t driver_layout_open(inspan_elastic_t *e, inspan_error_t *err)
 void driver_layout_close(inspan_elastic_t *e)
 {
     driver_layout_t *l = &e->layout;
-    for (uint32_t i = 0; i < DRIVER_LAYOUTS; i++) layout_free(&l->known[i].layout);
+    for (uint32_t i = 0; i < ELASTIC_LAYOUTS_KNOWN; i++) layout_free(&l->known[i].layout);
     layout_free(&l->previous);
     free(l->counts);
     free(l->ready_at);
@@ -99,7 +99,7 @@ uint64_t driver_layout_hash(const inspan_elastic_t *e, uint64_t buckets_hash)
 
 static driver_known_t *find(driver_layout_t *l, uint64_t hash)
 {
-    for (uint32_t i = 0; i < DRIVER_LAYOUTS; i++)
+    for (uint32_t i = 0; i < ELASTIC_LAYOUTS_KNOWN; i++)
         if (l->known[i].hash == hash && l->known[i].layout.n_params > 0) return &l->known[i];
     return NULL;
 }
@@ -110,7 +110,7 @@ static void keep(inspan_elastic_t *e, uint64_t hash, layout_t *layout)
     driver_layout_t *l = &e->layout;
     driver_known_t *known = find(l, hash);
     const elastic_layout_t told = {hash, layout->n_buckets + 1};
-    const uint32_t at = known != NULL ? (uint32_t)(known - l->known) : DRIVER_LAYOUTS - 1;
+    const uint32_t at = known != NULL ? (uint32_t)(known - l->known) : ELASTIC_LAYOUTS_KNOWN - 1;
     layout_free(&l->known[at].layout);
     memmove(&l->known[1], &l->known[0], at * sizeof l->known[0]);
     l->known[0] = (driver_known_t){hash, *layout};
@@ -261,12 +261,23 @@ static void say_why(inspan_elastic_t *e, uint64_t hash, uint64_t step, uint32_t 
     log_info("step %" PRIu64 ": gradients lie in %u buckets, before in %u", step, e->buckets.n - 1, before);
 }
 
+/* Its sizes are in e->layout.sizes: until the next plan. */
+static bucket_cuts_t cuts_of(const inspan_elastic_t *e, const layout_t *layout)
+{
+    for (uint32_t b = 0; b < layout->n_buckets; b++) e->layout.sizes[b] = layout->buckets[b].n_params;
+    return (bucket_cuts_t){layout->n_buckets, layout->order, e->layout.sizes};
+}
+
+static inspan_status_t cut_layout(const inspan_elastic_t *e, const bucket_cuts_t *cuts, layout_t *layout)
+{
+    return layout_cut(e->layout.counts, e->buckets.n_params, cuts->order, cuts->sizes, cuts->n_buckets,
+                      e->buckets.leases, layout);
+}
+
 static inspan_status_t copy_layout(const inspan_elastic_t *e, const layout_t *from, layout_t *to)
 {
-    uint32_t *sizes = e->layout.sizes;
-    for (uint32_t b = 0; b < from->n_buckets; b++) sizes[b] = from->buckets[b].n_params;
-    return layout_cut(e->layout.counts, e->buckets.n_params, from->order, sizes, from->n_buckets,
-                      e->buckets.leases, to);
+    const bucket_cuts_t cuts = cuts_of(e, from);
+    return cut_layout(e, &cuts, to);
 }
 
 void driver_layout_apply(inspan_elastic_t *e)
@@ -335,22 +346,11 @@ static bool gather(inspan_elastic_t *e)
     return all;
 }
 
-static double exposed_now(inspan_elastic_t *e, const bucket_costs_t *costs)
-{
-    const layout_t *layout = &e->buckets.layout;
-    driver_layout_t *l = &e->layout;
-    for (uint32_t b = 0; b < layout->n_buckets; b++) l->sizes[b] = layout->buckets[b].n_params;
-    const bucket_cuts_t present = {layout->n_buckets, layout->order, l->sizes};
-    return bucket_exposed(l->gradients, &present, costs);
-}
-
 static void propose(inspan_elastic_t *e, const bucket_cuts_t *cuts)
 {
     layout_t layout;
     driver_layout_t *l = &e->layout;
-    if (layout_cut(l->counts, e->buckets.n_params, cuts->order, cuts->sizes, cuts->n_buckets,
-                   e->buckets.leases, &layout) != INSPAN_OK)
-        return; /* no memory: things stay as they are */
+    if (cut_layout(e, cuts, &layout) != INSPAN_OK) return; /* no memory: things stay as they are */
     const uint64_t hash = driver_layout_hash(e, ddp_buckets_layout_hash(&e->buckets, &layout));
     pthread_mutex_lock(&e->lock);
     for (uint32_t to = 1; to < e->world && e->comm != NULL; to++) send_layout(e, hash, &layout, to);
@@ -388,8 +388,7 @@ void driver_shuffle_layout(inspan_elastic_t *e, uint64_t step)
 static void go_back(inspan_elastic_t *e, double step_s)
 {
     driver_layout_t *l = &e->layout;
-    for (uint32_t b = 0; b < l->previous.n_buckets; b++) l->sizes[b] = l->previous.buckets[b].n_params;
-    const bucket_cuts_t cuts = {l->previous.n_buckets, l->previous.order, l->sizes};
+    const bucket_cuts_t cuts = cuts_of(e, &l->previous);
     l->goes_back = true;
     l->chosen_s = step_s;
     l->left_s = l->before_s;
@@ -428,8 +427,9 @@ void driver_choose_layout(inspan_elastic_t *e, uint64_t step, const driver_outlo
                                             (double)e->buckets.bytes,
                                   .tail_bytes = e->buckets.leases * e->buckets.element_size,
                                   .most = BUCKETS_MAX - 1};
-    const double present = exposed_now(e, &costs);
-    bucket_cuts_t cuts = {0, l->order, l->sizes};
+    bucket_cuts_t cuts = cuts_of(e, &e->buckets.layout);
+    const double present = bucket_exposed(l->gradients, &cuts, &costs);
+    cuts = (bucket_cuts_t){0, l->order, l->sizes};
     double planned = 0;
     if (bucket_plan(l->gradients, e->buckets.n_params, &costs, &cuts, &planned) != INSPAN_OK) return;
     log_debug(

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
+#include "comm/backends/other_backend_test.h"
 #include "comm/transport/tcp_world_test.h"
 #include "platform/os/os_time.h"
 
@@ -395,14 +396,7 @@ int main(int argc, char **argv)
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failed = cmocka_run_group_tests_name("tcp, processes", tests, NULL, NULL);
-    comm_backend_info_t info;
-    for (uint32_t i = 1; comm_backend_info(i, &info); i++) {
-        if (!info.available) {
-            print_message("skipped: %s: %s\n", info.name, info.why);
-            continue;
-        }
-        backend = info.name;
-        failed += cmocka_run_group_tests_name(info.name, collectives, NULL, NULL);
-    }
+    for (uint32_t i = 1; (backend = other_backend(&i)) != NULL;)
+        failed += cmocka_run_group_tests_name(backend, collectives, NULL, NULL);
     return failed;
 }

@@ -92,6 +92,9 @@ typedef struct elastic_pace {
 } elastic_pace_t;
 
 #define ELASTIC_PACE_NS_MAX 1000000000000000u /* of a lease or a step; larger ones are taken for this */
+#define ELASTIC_LAYOUTS_KNOWN                                                                                \
+    4 /* that a member keeps, the oldest goes: what they mean is kept by the shell */
+
 /* How parameters lie in buckets: what it means is the shell's. */
 typedef struct elastic_layout {
     uint64_t hash;

@@ -16,12 +16,11 @@
 #define PLANTED_ANY(e, bugs) ((void)(e), false)
 #endif
 
-#define LEADER        0u   /* the lowest rank of a view */
-#define NOBODY        255u /* owner of a lease, chunk of a plan: none */
-#define RESERVED      128u /* added to the owner of a lease: not granted yet */
-#define KNOWN_LAYOUTS 4
-#define EMPTY_SET     ((elastic_set_t){{0}})
-#define VIEW_LIMIT    UINT32_MAX /* view numbers: tags take 4 bytes on the wire */
+#define LEADER     0u   /* the lowest rank of a view */
+#define NOBODY     255u /* owner of a lease, chunk of a plan: none */
+#define RESERVED   128u /* added to the owner of a lease: not granted yet */
+#define EMPTY_SET  ((elastic_set_t){{0}})
+#define VIEW_LIMIT UINT32_MAX /* view numbers: tags take 4 bytes on the wire */
 
 /* ---- sets ---- */
 
@@ -171,14 +170,14 @@ struct elastic {
     uint64_t step, hint;
     bool voted, live; /* live: grants of this view count (L1): from entering RUN to the next VIEW */
     elastic_set_t granted, computed, dropped;
-    elastic_set_t begun;                   /* of the granted ones */
-    bool sealed, claimed;                  /* LAST is here; a claim is open */
-    uint8_t owner[ELASTIC_LEASES_MAX];     /* or RESERVED for it */
-    elastic_pace_t pace;                   /* own, of the next vote or report */
-    uint8_t shares[ELASTIC_MEMBERS_MAX];   /* of the sums, in this step */
-    uint8_t wire;                          /* of the gradients, in this step */
-    elastic_layout_t layout;               /* in this step */
-    elastic_layout_t known[KNOWN_LAYOUTS]; /* that this member can take up, the newest first */
+    elastic_set_t begun;                           /* of the granted ones */
+    bool sealed, claimed;                          /* LAST is here; a claim is open */
+    uint8_t owner[ELASTIC_LEASES_MAX];             /* or RESERVED for it */
+    elastic_pace_t pace;                           /* own, of the next vote or report */
+    uint8_t shares[ELASTIC_MEMBERS_MAX];           /* of the sums, in this step */
+    uint8_t wire;                                  /* of the gradients, in this step */
+    elastic_layout_t layout;                       /* in this step */
+    elastic_layout_t known[ELASTIC_LAYOUTS_KNOWN]; /* that this member can take up, the newest first */
     uint64_t stolen;
     elastic_set_t held, salvaged, ready;
     uint32_t tag[ELASTIC_BUCKETS_MAX];

@@ -189,7 +189,7 @@ bool elastic_same_layout(elastic_layout_t a, elastic_layout_t b)
 bool elastic_knows(const elastic_t *e, elastic_layout_t layout)
 {
     bool known = elastic_same_layout(layout, e->layout);
-    for (int i = 0; i < KNOWN_LAYOUTS; i++) known |= elastic_same_layout(layout, e->known[i]);
+    for (int i = 0; i < ELASTIC_LAYOUTS_KNOWN; i++) known |= elastic_same_layout(layout, e->known[i]);
     return known;
 }
 
@@ -197,14 +197,14 @@ void elastic_know_layout(elastic_t *e, const elastic_layout_t *layout)
 {
     int at = 0;
     if (layout->buckets == 0 || layout->buckets > ELASTIC_BUCKETS_MAX) return;
-    while (at + 1 < KNOWN_LAYOUTS && !elastic_same_layout(*layout, e->known[at])) at++;
+    while (at + 1 < ELASTIC_LAYOUTS_KNOWN && !elastic_same_layout(*layout, e->known[at])) at++;
     for (; at > 0; at--) e->known[at] = e->known[at - 1];
     e->known[0] = *layout;
 }
 
 void elastic_set_layout(elastic_t *e, uint64_t hash)
 {
-    for (int i = 0; i < KNOWN_LAYOUTS; i++)
+    for (int i = 0; i < ELASTIC_LAYOUTS_KNOWN; i++)
         if (e->known[i].hash == hash && e->known[i].buckets > 0) e->next_layout = e->known[i];
 }
 

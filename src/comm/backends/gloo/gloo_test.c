@@ -130,6 +130,15 @@ static void await_traffic(const inspan_comm_t *comm, uint64_t bytes)
     }
 }
 
+/* Three ranks, an all-reduce under way. */
+static void begin_breaking(world_t *world, breaking_t *b)
+{
+    breaking_open(b);
+    open_gloo(world, 3, &plain);
+    start_all(world, b);
+    await_traffic(world->comms[0], 1000000);
+}
+
 /* In the middle of its bytes: all ranks fail in 100 ms, with the one cause. One round of three may be late.
  */
 static void abort_ends_what_is_under_way(void **state)
@@ -139,10 +148,7 @@ static void abort_ends_what_is_under_way(void **state)
     for (int round = 0; round < 3; round++) {
         world_t world;
         breaking_t b;
-        breaking_open(&b);
-        open_gloo(&world, 3, &plain);
-        start_all(&world, &b);
-        await_traffic(world.comms[0], 1000000);
+        begin_breaking(&world, &b);
         const ns_t aborted_at = os_now();
         inspan_comm_abort(world.comms[1], "tired");
         tcp_world_each(&world, await_end, &b);
@@ -168,10 +174,7 @@ static void closing_under_way(void **state)
     (void)state;
     world_t world;
     breaking_t b;
-    breaking_open(&b);
-    open_gloo(&world, 3, &plain);
-    start_all(&world, &b);
-    await_traffic(world.comms[0], 1000000);
+    begin_breaking(&world, &b);
     const ns_t begin = os_now();
     comm_close_begin(world.comms[2]);
     tcp_world_each(&world, await_end, &b);
