@@ -154,6 +154,7 @@ typedef struct driver_layout {
     uint64_t traced;              /* runs in gaps */
     bucket_gradient_t *gradients; /* the leader's, of one plan (n_params each) */
     uint32_t *order, *sizes;
+    void *room; /* for planning: nothing is allocated in a step */
     bucket_planner_t planner;
     uint64_t since;          /* step that the present layout began with, and */
     double before_s;         /* what steps took before; 0: not known, or told */

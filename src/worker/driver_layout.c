@@ -66,8 +66,10 @@ inspan_status_t driver_layout_open(inspan_elastic_t *e, inspan_error_t *err)
     l->gradients = calloc(n, sizeof l->gradients[0]);
     l->order = calloc(n, sizeof l->order[0]);
     l->sizes = calloc(n, sizeof l->sizes[0]);
+    l->room = malloc(bucket_plan_bytes(n));
     l->table = calloc((size_t)(l->plans ? ELASTIC_MEMBERS_MAX : 0) * n + 1, sizeof l->table[0]);
-    if (!l->counts || !l->ready_at || !l->gaps || !l->gradients || !l->order || !l->sizes || !l->table)
+    if (!l->counts || !l->ready_at || !l->gaps || !l->gradients || !l->order || !l->sizes || !l->room ||
+        !l->table)
         return error_set(err, INSPAN_NO_MEMORY, "no memory for the plan of %u gradients", n);
     for (uint32_t p = 0; p < n; p++) l->counts[p] = e->parameters[p].count;
     return INSPAN_OK;
@@ -84,6 +86,7 @@ void driver_layout_close(inspan_elastic_t *e)
     free(l->gradients);
     free(l->order);
     free(l->sizes);
+    free(l->room);
     free(l->table);
 }
 
@@ -430,8 +433,7 @@ void driver_choose_layout(inspan_elastic_t *e, uint64_t step, const driver_outlo
     bucket_cuts_t cuts = cuts_of(e, &e->buckets.layout);
     const double present = bucket_exposed(l->gradients, &cuts, &costs);
     cuts = (bucket_cuts_t){0, l->order, l->sizes};
-    double planned = 0;
-    if (bucket_plan(l->gradients, e->buckets.n_params, &costs, &cuts, &planned) != INSPAN_OK) return;
+    const double planned = bucket_plan(l->gradients, e->buckets.n_params, &costs, &cuts, l->room);
     log_debug(
         "buckets: %.3g s are expected after backward, %.3g s in %u buckets as planned; steps take %.3g s",
         present, planned, cuts.n_buckets, measured->step_s);

@@ -1,7 +1,6 @@
 #include "core/buckets/bucket_plan.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #define REST_FIRST 8u
 
@@ -37,11 +36,21 @@ typedef struct entry {
 
 /* The longest before the end first; who is ready at once with another one: in the order of backward, reversed
  * registration. */
-static int earlier(const void *a, const void *b)
+static bool earlier(const entry_t *a, const entry_t *b)
 {
-    const entry_t *x = a, *y = b;
-    if (x->gap_s != y->gap_s) return x->gap_s > y->gap_s ? -1 : 1;
-    return x->gradient > y->gradient ? -1 : x->gradient < y->gradient;
+    return a->gap_s != b->gap_s ? a->gap_s > b->gap_s : a->gradient > b->gradient;
+}
+
+/* By insertion: backward goes from the last to the first, so it is nearly in order; and qsort may allocate.
+ */
+static void sort(entry_t *entries, const bucket_gradient_t *gradients, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const entry_t next = {gradients[n - 1 - i].gap_s, n - 1 - i};
+        uint32_t at = i;
+        for (; at > 0 && earlier(&next, &entries[at - 1]); at--) entries[at] = entries[at - 1];
+        entries[at] = next;
+    }
 }
 
 /* ---- The cuts ---------------------------------------------------------------------------------- */
@@ -114,27 +123,25 @@ static void plan_cuts(const prefixes_t *p, const bucket_costs_t *costs, bucket_c
     reverse(cuts->sizes, cuts->n_buckets);
 }
 
-inspan_status_t bucket_plan(const bucket_gradient_t *gradients, uint32_t n, const bucket_costs_t *costs,
-                            bucket_cuts_t *cuts, double *exposed_s)
+size_t bucket_plan_bytes(uint32_t n)
 {
-    entry_t *entries = malloc(n * sizeof *entries);
-    uint64_t *sums = calloc(n + 1, sizeof *sums);
-    double *end = malloc((n + 1) * sizeof *end);
-    const bool enough = entries != NULL && sums != NULL && end != NULL;
-    if (enough) {
-        for (uint32_t i = 0; i < n; i++) entries[i] = (entry_t){gradients[i].gap_s, i};
-        qsort(entries, n, sizeof *entries, earlier);
-        for (uint32_t i = 0; i < n; i++) {
-            cuts->order[i] = entries[i].gradient;
-            sums[i + 1] = sums[i] + gradients[entries[i].gradient].bytes;
-        }
-        plan_cuts(&(prefixes_t){n, entries, sums, end}, costs, cuts);
-        *exposed_s = bucket_exposed(gradients, cuts, costs);
+    return n * sizeof(entry_t) + ((size_t)n + 1) * (sizeof(uint64_t) + sizeof(double));
+}
+
+double bucket_plan(const bucket_gradient_t *gradients, uint32_t n, const bucket_costs_t *costs,
+                   bucket_cuts_t *cuts, void *room)
+{
+    entry_t *entries = room;
+    double *end = (double *)(void *)(entries + n);
+    uint64_t *sums = (uint64_t *)(void *)(end + n + 1);
+    sort(entries, gradients, n);
+    sums[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        cuts->order[i] = entries[i].gradient;
+        sums[i + 1] = sums[i] + gradients[entries[i].gradient].bytes;
     }
-    free(entries);
-    free(sums);
-    free(end);
-    return enough ? INSPAN_OK : INSPAN_NO_MEMORY;
+    plan_cuts(&(prefixes_t){n, entries, sums, end}, costs, cuts);
+    return bucket_exposed(gradients, cuts, costs);
 }
 
 /* ---- Whether to change ------------------------------------------------------------------------- */

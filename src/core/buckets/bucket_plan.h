@@ -11,9 +11,8 @@
 #define BUCKETS_BUCKET_PLAN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-
-#include <inspan/status.h>
 
 /* One parameter's gradient. */
 typedef struct bucket_gradient {
@@ -39,10 +38,11 @@ typedef struct bucket_cuts {
 double bucket_exposed(const bucket_gradient_t *gradients, const bucket_cuts_t *cuts,
                       const bucket_costs_t *costs);
 
-/* The cuts that expose least, of these the fewest, at most costs->most; *exposed_s: by bucket_exposed. n
- * >= 1. NO_MEMORY. */
-inspan_status_t bucket_plan(const bucket_gradient_t *gradients, uint32_t n, const bucket_costs_t *costs,
-                            bucket_cuts_t *cuts, double *exposed_s);
+/* The cuts that expose least, of these the fewest, at most costs->most. n >= 1. Returns what they expose, as
+ * bucket_exposed. room: bucket_plan_bytes(n), aligned as malloc has it: nothing is allocated. */
+double bucket_plan(const bucket_gradient_t *gradients, uint32_t n, const bucket_costs_t *costs,
+                   bucket_cuts_t *cuts, void *room);
+size_t bucket_plan_bytes(uint32_t n);
 
 #define BUCKET_PLAN_GAIN  0.02 /* of a step: what a change must win */
 #define BUCKET_PLAN_CALLS 3u   /* in a row in which it must */

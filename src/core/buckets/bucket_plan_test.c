@@ -26,7 +26,10 @@ typedef struct plan {
 static void plan(const bucket_gradient_t *gradients, uint32_t n, const bucket_costs_t *with, plan_t *out)
 {
     out->cuts = (bucket_cuts_t){0, out->order, out->sizes};
-    assert_int_equal(bucket_plan(gradients, n, with, &out->cuts, &out->exposed_s), INSPAN_OK);
+    void *room = malloc(bucket_plan_bytes(n));
+    assert_non_null(room);
+    out->exposed_s = bucket_plan(gradients, n, with, &out->cuts, room);
+    free(room);
     bool seen[MANY] = {false};
     uint32_t all = 0;
     for (uint32_t i = 0; i < n; i++) {
